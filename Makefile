@@ -1,0 +1,48 @@
+# Every target sets up what it needs; the first run takes a minute or two, later ones nothing.
+BIN := .venv/bin
+PINNED := pyproject.toml constraints.txt scripts/setup
+
+.PHONY: help setup demo test check bench kafka kafka-stop clean
+
+help:
+	@echo "make demo        watch bundled agent runs being judged, no broker needed"
+	@echo "make test        all tests; those with Kafka start a broker of their own"
+	@echo "make check       lint, format, types, layers"
+	@echo "make bench       what one step costs on this machine"
+	@echo "make kafka       a local Kafka in the background; make kafka-stop ends it"
+	@echo "make setup       only install, into .venv"
+	@echo "make clean       remove .venv, caches and the local Kafka with its data"
+
+setup: .venv/.installed-dev
+
+.venv/.installed: $(PINNED)
+	scripts/setup base
+
+.venv/.installed-dev: $(PINNED)
+	scripts/setup dev
+
+demo: .venv/.installed
+	$(BIN)/ontrack demo
+
+test: .venv/.installed-dev
+	$(BIN)/python -m pytest
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.installed-dev
+	$(BIN)/ontrack bench step
+
+kafka:
+	@scripts/kafka start
+
+kafka-stop:
+	@scripts/kafka stop
+
+clean:
+	scripts/kafka wipe
+	rm -rf .venv .kafka .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache build dist ontrack.egg-info

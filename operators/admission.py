@@ -1,0 +1,80 @@
+"""Admission: a step's place in its run, by stated rules (numbers, gaps, duplicates, limits)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from rpds import HashTrieMap
+
+from ontrack.operators.canonical import canonical_json
+from ontrack.topics.errors import ConflictingDuplicate, EventAfterEnd, RunTooLong
+from ontrack.topics.events import Event, Proposal, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A step's place in its run, or that it is a duplicate to be dropped."""
+
+    seq: int
+    digest: bytes
+    flags: tuple[str, ...]
+    duplicate: bool = False
+
+
+def admit(
+    run_id: str, seen: HashTrieMap[int, bytes], highest: int, steps_max: int, event: Step
+) -> Admission:
+    """Give a step its place in the run.
+
+    Arrival order where ``seq`` is missing. A gap and a late step are accepted and flagged; the
+    same step again is a duplicate.
+
+    Parameters
+    ----------
+    seen
+        Digest of each admitted step by sequence number.
+    highest
+        Highest sequence number admitted, -1 before the first.
+
+    Raises
+    ------
+    ConflictingDuplicate
+        The sequence number was used by a step with other content.
+    RunTooLong
+        The run has ``steps_max`` steps already.
+    """
+    seq = highest + 1 if event.seq is None else event.seq
+    error = None if event.error is None else [event.error.type, event.error.message]
+    content = canonical_json(
+        [event.action, event.tool, event.args, event.result, error, event.call_id]
+        + [event.parents, event.consumed, event.produced]
+    )
+    digest = hashlib.blake2b(content, digest_size=8).digest()
+    known = seen.get(seq)
+    if known is not None:
+        if known == digest:
+            return Admission(seq, digest, (), duplicate=True)
+        raise ConflictingDuplicate(
+            f"run {run_id!r} already has a step {seq} with other content; "
+            "number the steps of a run from 0, each number once, or leave seq out"
+        )
+    if len(seen) >= steps_max:
+        raise RunTooLong(
+            f"run {run_id!r} has {steps_max} steps, the most a run may have; "
+            "it was halted there; raise steps_max if such runs are meant"
+        )
+    flags: tuple[str, ...] = ()
+    if seq > highest + 1:
+        flags = ("gap",)
+    elif seq < highest:
+        flags = ("late",)
+    return Admission(seq, digest, flags)
+
+
+def refuse_after_end(event: Event | Proposal) -> EventAfterEnd:
+    """Return the error for an event of a run that has ended."""
+    return EventAfterEnd(
+        f"run {event.run_id!r} has ended; a {event.type} after run_ended cannot be judged; "
+        "start a new run id, or send run_ended last"
+    )

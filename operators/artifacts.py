@@ -1,0 +1,204 @@
+"""Which artifact ids a step consumes and produces: read off, by contract, or by built-in rules.
+
+Deterministic string matching, never a model call (section 1 of the specification). The grades:
+
+* what the event itself declares is taken as it is;
+* a tool contract names paths into arguments and result;
+* otherwise every identifier-like string counts: consumed from the arguments, produced from the
+  result, and arguments are remembered as mentioned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ontrack.topics.events import Call
+from ontrack.topics.knowledge import ReferenceStep, ToolContract
+
+_TOKEN = re.compile(r"[#@\w./\\:\-]{3,200}")
+_LOOKS_LIKE_ID = re.compile(r"[0-9_/#@]|\w\.\w|\w-\w")
+# src/config.py:12:5, as search tools and compilers print places: the file is the artifact.
+_PLACE_IN_FILE = re.compile(r"([^:]*[./\\][^:]*):[0-9]+(?::.*)?")
+_PATH_PART = re.compile(r"([^.\[\]]+)|\[(\*|\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactParams:
+    """Limits of artifact extraction.
+
+    Parameters
+    ----------
+    ids_per_step_max
+        Ids kept per step and side; what comes after is ignored.
+    characters_max
+        Characters of a result or of one argument that are searched.
+    id_characters_max
+        A longer string is text, not an id.
+    """
+
+    ids_per_step_max: int = 64
+    characters_max: int = 16_384
+    id_characters_max: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """Artifact ids of one step.
+
+    ``required`` is the part of ``consumed`` that a contract asks for (the gate reads it);
+    ``mentioned`` are ids in the arguments that nobody is known to have produced.
+    """
+
+    consumed: tuple[str, ...] = ()
+    produced: tuple[str, ...] = ()
+    mentioned: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+
+def extract(
+    params: ArtifactParams, step: ReferenceStep | Call, contract: ToolContract | None
+) -> Artifacts:
+    """Return the artifact ids of one step or proposal.
+
+    A step that failed produces nothing, whatever its contract says.
+    """
+    result = getattr(step, "result", None)
+    failed = getattr(step, "error", None) is not None
+    declared_in = getattr(step, "consumed", None)
+    declared_out = getattr(step, "produced", None)
+    has_contract = contract is not None and bool(contract.consumes or contract.produces)
+    by_contract_in: tuple[str, ...] = ()
+    by_contract_out: tuple[str, ...] = ()
+    if contract is not None and has_contract:
+        parsed = parsed_result(result)
+        by_contract_in = resolve_all(params, contract.consumes, "args", step.args, parsed)
+        if not failed:
+            by_contract_out = resolve_all(params, contract.produces, "result", step.args, parsed)
+    if has_contract or (declared_in is not None and declared_out is not None):
+        consumed = _unique([*(declared_in or ()), *by_contract_in], params.ids_per_step_max)
+        declared = () if failed else declared_out or ()
+        produced = _unique([*declared, *by_contract_out], params.ids_per_step_max)
+        return Artifacts(consumed, produced, (), by_contract_in)
+    # A harness that logs one side only says nothing about the other, so the rules still do.
+    consumed = _identifiers(params, step.args)
+    if declared_in is not None:
+        consumed = _unique(declared_in, params.ids_per_step_max)
+    found = declared_out
+    if found is None:
+        known = set(consumed)
+        found = tuple(a for a in _identifiers(params, parsed_result(result)) if a not in known)
+    produced = () if failed else _unique(found, params.ids_per_step_max)
+    return Artifacts(consumed, produced, consumed, ())
+
+
+def resolve_all(
+    params: ArtifactParams,
+    paths: Iterable[str],
+    default_side: str,
+    args: dict[str, Any],
+    result: Any,
+) -> tuple[str, ...]:
+    """Return the ids that contract paths point at, in the order of the paths."""
+    found: list[str] = []
+    for path in paths:
+        if path.startswith("="):
+            found.append(path[1:])
+        else:
+            found.extend(_resolve(path, default_side, args, result))
+    return _unique(found, params.ids_per_step_max)
+
+
+def parsed_result(result: Any) -> Any:
+    """Return a result that is JSON in a string as data; anything else as it is."""
+    if isinstance(result, str) and result[:1] in ("{", "[") and len(result) <= 65_536:
+        try:
+            return orjson.loads(result)
+        except orjson.JSONDecodeError:
+            return result  # text that only begins like JSON stays text
+    return result
+
+
+def _resolve(path: str, default_side: str, args: dict[str, Any], result: Any) -> Iterator[str]:
+    parts = [name or index for name, index in _PATH_PART.findall(path.removeprefix("$."))]
+    sides: dict[str, Any] = {"args": args, "arguments": args, "result": result}
+    if parts and parts[0] in sides:
+        root, parts = sides[parts[0]], parts[1:]
+    else:
+        root = sides[default_side]
+    for value in _walk(root, parts):
+        if isinstance(value, str) and value:
+            yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
+
+
+def _walk(value: Any, parts: list[str]) -> Iterator[Any]:
+    if not parts:
+        if isinstance(value, list):
+            yield from value
+        else:
+            yield value
+        return
+    head, rest = parts[0], parts[1:]
+    if isinstance(value, dict):
+        if head == "*":
+            for child in value.values():
+                yield from _walk(child, rest)
+        elif head in value:
+            yield from _walk(value[head], rest)
+    elif isinstance(value, list):
+        if head.isdigit():
+            if int(head) < len(value):
+                yield from _walk(value[int(head)], rest)
+        else:
+            remaining = rest if head == "*" else parts
+            for child in value:
+                yield from _walk(child, remaining)
+
+
+def _identifiers(params: ArtifactParams, value: Any) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for text in _scalars(value, params.characters_max):
+        if len(found) >= params.ids_per_step_max:
+            break
+        if len(text) <= params.id_characters_max and not any(map(str.isspace, text)):
+            if len(text) >= 3 and _LOOKS_LIKE_ID.search(text):
+                found[text] = None
+            continue
+        for match in _TOKEN.finditer(text):
+            token = match.group().strip(".:-")
+            place = _PLACE_IN_FILE.fullmatch(token)
+            token = token if place is None else place.group(1)
+            if len(token) >= 3 and _LOOKS_LIKE_ID.search(token):
+                found[token] = None
+                if len(found) >= params.ids_per_step_max:
+                    break
+    return tuple(found)
+
+
+def _scalars(value: Any, characters_max: int) -> Iterator[str]:
+    """Yield the scalars of nested data as text, in order, until the budget is used up."""
+    stack, budget = [value], characters_max
+    while stack and budget > 0:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(reversed(item.values()))
+        elif isinstance(item, list | tuple):
+            stack.extend(reversed(item))
+        elif isinstance(item, str):
+            text = item[:budget]
+            budget -= len(text)
+            yield text
+        elif isinstance(item, int) and not isinstance(item, bool) and abs(item) >= 1000:
+            text = str(item)[:budget]
+            budget -= len(text)
+            yield text
+
+
+def _unique(ids: Iterable[str], count_max: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(ids))[:count_max]

@@ -1,0 +1,64 @@
+"""Texts and digests of calls: the one place that says how a call is written down."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import orjson
+from pydantic_core import to_json
+
+_WORD = re.compile(r"[a-z]+|[0-9]+")
+
+
+def value_text(value: Any, characters_max: int) -> str:
+    """Return any JSON value as text: strings as they are, the rest as compact JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value[:characters_max]
+    text = to_json(value, inf_nan_mode="null", fallback=str).decode()
+    return text[:characters_max]
+
+
+def arguments_text(args: dict[str, Any], characters_max: int = 4096) -> str:
+    """Return arguments as one text for the encoder: names and values, sorted by name."""
+    if not args:
+        return ""
+    parts = [f"{name} {value_text(args[name], characters_max)}" for name in sorted(args)]
+    return "\n".join(parts)[:characters_max]
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON bytes that do not depend on the order of keys."""
+    return orjson.dumps(value, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+def call_sha256(tool: str, args: dict[str, Any]) -> str:
+    """Return the hex SHA-256 of a call: what a gate's decision is bound to."""
+    return hashlib.sha256(canonical_json([tool, args])).hexdigest()
+
+
+def call_key(tool: str, args: dict[str, Any]) -> bytes:
+    """Return eight bytes that stand for a call inside one run."""
+    return hashlib.blake2b(canonical_json([tool, args]), digest_size=8).digest()
+
+
+def name_tokens(tool: str) -> frozenset[str]:
+    """Split a tool's name into lower-case words: ``cancelOrder_v2`` gives cancel, order, v, 2."""
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tool)
+    return frozenset(_WORD.findall(separated.lower()))
+
+
+def tool_distance(tool: str, other: str) -> float:
+    """Tool-substitution cost d_tool in [0, 1] (section 2 of the specification).
+
+    0 for the same tool, otherwise ``1 - 0.5 * Jaccard`` of the words in the names: sharing words
+    makes a substitution more plausible, never free.
+    """
+    if tool == other:
+        return 0.0
+    left, right = name_tokens(tool), name_tokens(other)
+    union = len(left | right)
+    return 1.0 - 0.5 * (len(left & right) / union if union else 0.0)

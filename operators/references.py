@@ -1,0 +1,148 @@
+"""References, compiled once into the arrays that alignment reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ontrack.operators import ledger, prefix
+from ontrack.operators.artifacts import ArtifactParams, extract
+from ontrack.operators.canonical import arguments_text
+from ontrack.operators.vectors import Vector
+from ontrack.solver.problem import ReferenceArrays, pack_references
+from ontrack.topics.knowledge import Provenance, Reference, ToolContract
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSet:
+    """Same-task references side by side.
+
+    Parameters
+    ----------
+    references
+        The K references, best provenance first.
+    arrays
+        Structure, parents and marginals, padded to M = max m_k.
+    actions, arguments
+        Unit vectors of all nodes, shape (K * M, d); padding and missing texts are zero.
+    has_action
+        Which nodes have an action text, shape (K * M,).
+    tools
+        Tool of each node, length K * M; padding is the empty string.
+    """
+
+    references: tuple[Reference, ...]
+    arrays: ReferenceArrays
+    actions: npt.NDArray[np.float32]
+    arguments: npt.NDArray[np.float32]
+    has_action: npt.NDArray[np.bool_]
+    tools: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of references K."""
+        return len(self.references)
+
+    @property
+    def width(self) -> int:
+        """Padded number of nodes M."""
+        return self.arrays.width
+
+
+_TRUST = {
+    Provenance.GOLD: 0,
+    Provenance.MINED: 1,
+    Provenance.AXIOMATIC: 2,
+    Provenance.GENERATED: 3,
+}
+
+
+def choose(
+    references: Sequence[Reference], run_id: str, count_max: int, steps_max: int
+) -> tuple[Reference, ...]:
+    """Choose the references of a run: never the run itself, most trusted first, at most K.
+
+    References longer than ``steps_max`` are left out. The choice depends on nothing but the
+    references themselves, so it is the same wherever the run is monitored.
+    """
+    others = [
+        reference
+        for reference in references
+        if reference.run_id != run_id and len(reference.steps) <= steps_max
+    ]
+    others.sort(key=lambda reference: (_TRUST[reference.provenance], reference.reference_id))
+    return tuple(others[:count_max])
+
+
+def texts(references: Sequence[Reference]) -> list[str]:
+    """Return every text that :func:`compile_references` needs a vector of."""
+    found: list[str] = []
+    for reference in references:
+        for step in reference.steps:
+            found.append(step.action or "")
+            found.append(arguments_text(step.args))
+    return found
+
+
+def compile_references(
+    references: Sequence[Reference],
+    contracts: Mapping[str, ToolContract],
+    vectors: Sequence[Vector],
+    artifact_params: ArtifactParams,
+) -> ReferenceSet:
+    """Build the arrays of a reference set.
+
+    Parameters
+    ----------
+    references
+        K >= 1 references.
+    contracts
+        Tool contracts by name; they say where artifacts stand.
+    vectors
+        One vector per text of :func:`texts`, in that order.
+    """
+    graphs = [_graph(reference, contracts, artifact_params) for reference in references]
+    arrays = pack_references(
+        [graph.hops for graph in graphs], [_parent_matrix(graph) for graph in graphs]
+    )
+    count, width = arrays.nu.shape
+    dimension = len(vectors[0])
+    actions = np.zeros((count * width, dimension), dtype=np.float32)
+    arguments = np.zeros((count * width, dimension), dtype=np.float32)
+    has_action = np.zeros(count * width, dtype=bool)
+    tools = [""] * (count * width)
+    position = 0
+    for index, reference in enumerate(references):
+        for node, step in enumerate(reference.steps):
+            cell = index * width + node
+            actions[cell], arguments[cell] = vectors[position], vectors[position + 1]
+            has_action[cell] = bool(step.action)
+            tools[cell] = step.tool
+            position += 2
+    return ReferenceSet(tuple(references), arrays, actions, arguments, has_action, tuple(tools))
+
+
+def _graph(
+    reference: Reference, contracts: Mapping[str, ToolContract], artifact_params: ArtifactParams
+) -> prefix.PrefixState:
+    """Grow a reference's graph with the very operators that grow a run's."""
+    ledger_params = ledger.LedgerParams()
+    prefix_params = prefix.PrefixParams(nodes_max=len(reference.steps))
+    ledger_state, graph = ledger.LedgerState(), prefix.PrefixState()
+    numbered = all(step.seq is not None for step in reference.steps)
+    for node, step in enumerate(reference.steps):
+        seq = step.seq if numbered and step.seq is not None else node
+        artifacts = extract(artifact_params, step, contracts.get(step.tool))
+        ledger_state, found = ledger.step(ledger_params, ledger_state, seq, node, artifacts)
+        graph, _ = prefix.step(prefix_params, graph, seq, step.parents or (), found.edges)
+    return graph
+
+
+def _parent_matrix(graph: prefix.PrefixState) -> npt.NDArray[np.bool_]:
+    matrix = np.zeros((graph.size, graph.size), dtype=bool)
+    for node, parents in enumerate(graph.parents):
+        matrix[node, list(parents)] = True
+    return matrix

@@ -1,0 +1,224 @@
+"""From operators' outputs to the records that are published.
+
+The one place where numbers are rounded: six decimals, so that bytes do not hang on the last bits
+of a float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ontrack.operators.gate import GateAnswer
+from ontrack.operators.transport import Alignment, Final
+from ontrack.operators.verdict import VerdictOutput
+from ontrack.topics.events import Agent, RunEnded
+from ontrack.topics.verdicts import (
+    Authority,
+    Decision,
+    Intervention,
+    InterventionName,
+    Reason,
+    Scorecard,
+    Verdict,
+)
+
+Identity = tuple[str, str | None, Agent | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Which settings and which engine produced a record."""
+
+    profile: str
+    settings: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A verdict's figures, rounded; None where the layer behind them is off."""
+
+    score: float | None
+    rank_score: float | None
+    coverage: float | None
+    leakage: float | None
+    match_cost: float | None
+    information_gain: float | None
+    best_reference: str | None
+
+    @classmethod
+    def of(
+        cls, alignment: Alignment | None, best_reference: str | None, gain: float | None
+    ) -> Numbers:
+        """Read the figures off an alignment."""
+        if alignment is None:
+            return cls(None, None, None, None, None, rounded(gain), None)
+        return cls(
+            rounded(alignment.score),
+            rounded(alignment.rank_score),
+            rounded(alignment.coverage),
+            rounded(alignment.leakage),
+            rounded(alignment.match_cost),
+            rounded(gain),
+            best_reference,
+        )
+
+
+def rounded(value: float | None) -> float | None:
+    """Round to six decimals; negative zero becomes zero."""
+    return None if value is None else round(value, 6) + 0.0
+
+
+def verdict(
+    stamp: Stamp,
+    identity: Identity,
+    seq: int,
+    tool: str,
+    output: VerdictOutput,
+    numbers: Numbers,
+    confirmed: bool | None,
+    flags: tuple[str, ...],
+) -> Verdict:
+    """Build the record of one step's verdict."""
+    run_id, task_id, _, _ = identity
+    return Verdict(
+        id=f"{run_id}:{seq}",
+        run_id=run_id,
+        seq=seq,
+        task_id=task_id,
+        tool=tool,
+        verdict=output.name,
+        severity=output.severity,
+        reasons=tuple(map(_rounded_reason, output.reasons)),
+        score=numbers.score,
+        rank_score=numbers.rank_score,
+        coverage=numbers.coverage,
+        leakage=numbers.leakage,
+        match_cost=numbers.match_cost,
+        information_gain=numbers.information_gain,
+        best_reference=numbers.best_reference,
+        evidence=output.evidence,
+        authority=output.authority,
+        confirmed=confirmed,
+        flags=flags,
+        profile=stamp.profile,
+        settings=stamp.settings,
+        engine=stamp.engine,
+    )
+
+
+def intervention(
+    stamp: Stamp,
+    identity: Identity,
+    seq: int,
+    output: VerdictOutput,
+    name: InterventionName,
+    reason: str,
+    evidence: tuple[int, ...],
+) -> Intervention:
+    """Build the record of an intervention.
+
+    A halt rests on the limit of steps or on severe vital signs, never on references alone, so its
+    authority is its own and not that of the references behind the step's verdict.
+    """
+    halts = name is InterventionName.HALT
+    run_id, task_id, agent, tenant = identity
+    return Intervention(
+        id=f"{run_id}:{seq}:{name.value}",
+        run_id=run_id,
+        seq=seq,
+        task_id=task_id,
+        agent=agent,
+        tenant=tenant,
+        intervention=name,
+        verdict=output.name,
+        severity=3 if halts else output.severity,
+        reason=reason,
+        evidence=evidence,
+        authority=Authority.INTERVENE if halts else output.authority,
+        profile=stamp.profile,
+        settings=stamp.settings,
+        engine=stamp.engine,
+    )
+
+
+def decision(
+    stamp: Stamp,
+    identity: Identity,
+    seq: int,
+    tool: str,
+    answer: GateAnswer,
+    best_reference: str | None,
+    call_sha256: str,
+    authority: Authority,
+) -> Decision:
+    """Build the gate's answer; authority that may not block turns a block into unknown."""
+    run_id, task_id, _, _ = identity
+    allowed_to_block = authority is Authority.INTERVENE
+    outcome = answer.decision
+    if outcome == "block" and not allowed_to_block:
+        outcome = "unknown"
+    return Decision(
+        id=f"{run_id}:{seq}:{call_sha256[:12]}",
+        run_id=run_id,
+        seq=seq,
+        task_id=task_id,
+        tool=tool,
+        effect=answer.effect.value,
+        decision=outcome,
+        reasons=tuple(map(_rounded_reason, answer.reasons)),
+        evidence=answer.evidence,
+        best_reference=best_reference,
+        call_sha256=call_sha256,
+        authority=authority,
+        profile=stamp.profile,
+        settings=stamp.settings,
+        engine=stamp.engine,
+    )
+
+
+def scorecard(
+    stamp: Stamp,
+    identity: Identity,
+    event: RunEnded,
+    steps: int,
+    errors: int,
+    cost_usd: float | None,
+    verdicts: dict[str, int],
+    interventions: dict[str, int],
+    flags: tuple[str, ...],
+    final: Final | None,
+    best_reference: str | None,
+) -> Scorecard:
+    """Build the record of a finished run."""
+    run_id, task_id, agent, tenant = identity
+    return Scorecard(
+        id=f"{run_id}:end",
+        run_id=run_id,
+        task_id=task_id or event.task_id,
+        agent=agent,
+        tenant=tenant,
+        outcome=event.outcome,
+        reward=event.reward,
+        reason=event.reason,
+        steps=steps,
+        errors=errors,
+        final_score=None if final is None else rounded(final.score),
+        final_loss=None if final is None else rounded(final.loss),
+        final_converged=None if final is None else final.converged,
+        final_coverage=None if final is None else rounded(final.coverage),
+        best_reference=best_reference,
+        verdicts=verdicts,
+        interventions=interventions,
+        cost_usd=rounded(cost_usd),
+        flags=flags,
+        profile=stamp.profile,
+        settings=stamp.settings,
+        engine=stamp.engine,
+    )
+
+
+def _rounded_reason(reason: Reason) -> Reason:
+    return reason.model_copy(
+        update={"value": rounded(reason.value), "threshold": rounded(reason.threshold)}
+    )

@@ -1,0 +1,1 @@
+"""Shells over the pure fold: embedded driver, Faust worker, command line."""

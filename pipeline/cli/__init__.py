@@ -1,0 +1,67 @@
+"""The command line: one module a command, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from ontrack.topics.errors import OnTrackError
+
+# Command -> (module, one line of help). Listed here so that --help imports nothing.
+_COMMANDS = {
+    "demo": ("demo", "Watch the whole monitor on bundled runs, in this process."),
+    "replay": ("replay", "Monitor recorded runs from files, in this process."),
+    "worker": ("worker", "Run the Faust worker: events from Kafka in, verdicts out."),
+    "send": ("send", "Publish recorded runs as events to Kafka."),
+    "tail": ("tail", "Print verdicts and interventions from Kafka."),
+    "topics": ("topics", "Create or show the topics."),
+    "doctor": ("doctor", "Check settings, encoder, broker and topics."),
+    "bench": ("bench", "Measure the engine on this machine."),
+}
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of use."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"ontrack.pipeline.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ontrack")
+def cli() -> None:
+    """Watch LLM agent runs as they happen: loops, stalls, wrong turns, unsafe calls.
+
+    Start with: ontrack demo
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; errors of ours are one message and exit code 2."""
+    try:
+        return cli.main(args=arguments, prog_name="ontrack", standalone_mode=True)
+    except OnTrackError as error:
+        click.echo(f"ontrack: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of our output went away (| head): that is no error of theirs or ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,124 @@
+"""Options that several commands share, and what they load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from ontrack.pipeline import readers
+from ontrack.topics.knowledge import Provenance, Reference, Task, ToolContract
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Knowledge from files: what runs are compared with."""
+
+    references: tuple[Reference, ...]
+    contracts: tuple[ToolContract, ...]
+    tasks: tuple[Task, ...]
+
+
+def _apply(command: Command, *decorators: Callable[[Command], Command]) -> Command:
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def paths_argument(required: bool) -> Callable[[Command], Command]:
+    """Files, folders, globs and ``-``."""
+    return click.argument("paths", nargs=-1, required=required, metavar="PATH…")
+
+
+def knowledge_options(command: Command) -> Command:
+    """Add what runs are compared with: references, tools, tasks; and the format of PATH."""
+    return _apply(
+        command,
+        click.option(
+            "--references", multiple=True, metavar="PATH", help="Known-good runs, any format."
+        ),
+        click.option(
+            "--provenance",
+            type=click.Choice([item.value for item in Provenance]),
+            default="mined",
+            show_default=True,
+            help="Where --references come from; it limits what verdicts may do.",
+        ),
+        click.option(
+            "--references-from-successes",
+            is_flag=True,
+            help="Use the successful runs among PATH as references; never a run for itself.",
+        ),
+        click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts."),
+        click.option("--tasks", multiple=True, metavar="FILE", help="Task files."),
+        click.option(
+            "--format", "format_", default="auto", show_default=True, help="Format of PATH."
+        ),
+    )
+
+
+def monitor_options(command: Command) -> Command:
+    """Add ``--profile --encoder --no-intervene``."""
+    return _apply(
+        command,
+        click.option("--profile", metavar="NAME", help="Profile of operator settings."),
+        click.option(
+            "--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm."
+        ),
+        click.option(
+            "--no-intervene",
+            is_flag=True,
+            help="Shadow mode: verdicts as ever, no interventions.",
+        ),
+    )
+
+
+def broker_option(command: Command) -> Command:
+    """Add ``--broker``."""
+    return click.option(
+        "--broker", metavar="HOST:PORT,…", help="Kafka (or ONTRACK_BROKER) [127.0.0.1:9092]."
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="JSON Lines on stdout, as on the topics."
+    )(command)
+
+
+def load_knowledge(
+    paths: Sequence[str],
+    references: Sequence[str],
+    provenance: str,
+    references_from_successes: bool,
+    tools: Sequence[str],
+    tasks: Sequence[str],
+    format_: str,
+) -> Given:
+    """Read the knowledge that the options name.
+
+    Raises
+    ------
+    InvalidFile
+        A file that cannot be read, naming the line.
+    """
+    found: list[Reference] = []
+    if references:
+        found += readers.read_references(references, Provenance(provenance))
+    if references_from_successes:
+        if "-" in paths:
+            raise click.UsageError(
+                "--references-from-successes reads PATH twice, which standard input does not "
+                "allow; write the runs to a file first"
+            )
+        found += readers.references_from_successes(paths)
+    return Given(
+        tuple(found),
+        tuple(tool for path in tools for tool in readers.read_tools(path)),
+        tuple(task for path in tasks for task in readers.read_tasks(path)),
+    )

@@ -1,0 +1,65 @@
+"""``ontrack send``: publish recorded runs as events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from ontrack.pipeline.cli.options import (
+    Given,
+    broker_option,
+    knowledge_options,
+    load_knowledge,
+    paths_argument,
+)
+from ontrack.pipeline.settings import load_settings
+from ontrack.topics.events import Event
+
+
+@click.command(name="send")
+@paths_argument(required=False)
+@broker_option
+@knowledge_options
+@click.option("--demo", is_flag=True, help="Send the bundled demo runs with their references.")
+@click.option("--rate", type=float, help="Events a second; as fast as they go otherwise.")
+def command(
+    paths: tuple[str, ...], broker: str | None, demo: bool, rate: float | None, **knowledge: Any
+) -> None:
+    """Publish the runs of PATH… to Kafka, references and contracts first."""
+    if demo == bool(paths):
+        raise click.UsageError("give either PATH… or --demo")
+    if rate is not None and rate <= 0:
+        raise click.UsageError("--rate must be above 0")
+    settings = load_settings(broker=broker)
+    given, events = _demo() if demo else (load_knowledge(paths, **knowledge), None)
+    source = events if events is not None else _from_files(paths, knowledge["format_"])
+
+    from ontrack.pipeline.kafka.sender import send_events, send_knowledge
+
+    async def send() -> int:
+        published = await send_knowledge(settings, given.references, given.contracts, given.tasks)
+        if published:
+            click.echo(f"{published} references, contracts and tasks published", err=True)
+        return await send_events(settings, source, rate)
+
+    began = time.monotonic()
+    count = asyncio.run(send())
+    click.echo(f"{count} events sent in {time.monotonic() - began:.1f} s", err=True)
+
+
+def _from_files(paths: tuple[str, ...], format_: str) -> Iterator[Event]:
+    from ontrack.pipeline import readers
+
+    return (item.event for item in readers.read_events(paths, format_))
+
+
+def _demo() -> tuple[Given, Iterable[Event]]:
+    from ontrack.pipeline.workplace import contracts, demo_runs, references
+
+    runs = demo_runs()
+    given = Given(tuple(references()), tuple(contracts()), ())
+    return given, [event for run in runs for event in run.events]

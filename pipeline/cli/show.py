@@ -1,0 +1,108 @@
+"""How outputs look: JSON Lines for programs, one line each for people."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import click
+
+from ontrack.topics import codecs
+from ontrack.topics.verdicts import (
+    DeadLetter,
+    Decision,
+    Intervention,
+    Output,
+    Reason,
+    Scorecard,
+    Verdict,
+)
+
+_COLOURS = {
+    "OK": "green",
+    "EXPLORING": "cyan",
+    "WARN": "yellow",
+    "LOOP": "red",
+    "STALLED": "red",
+    "CAUSAL_INVERSION": "red",
+    "OFF_TRACK": "red",
+    "BLOCK": "magenta",
+}
+
+
+class Printer:
+    """Prints outputs as they come and counts them.
+
+    Parameters
+    ----------
+    as_json
+        One JSON object a line, with the very bytes that stand on the topic.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self.counts: Counter[str] = Counter()
+
+    def show(self, output: Output) -> None:
+        """Print one output."""
+        self.counts[output.type] += 1
+        if isinstance(output, Verdict):
+            self.counts[output.verdict.value] += 1
+        if self._as_json:
+            sys.stdout.buffer.write(codecs.encode(output) + b"\n")
+        else:
+            click.echo(line(output))
+
+    def show_bytes(self, value: bytes) -> None:
+        """Print one output as it was read from a topic."""
+        if self._as_json:
+            self.counts["lines"] += 1
+            sys.stdout.buffer.write(value + b"\n")
+        else:
+            self.show(codecs.decode_output(value))
+
+    def flush(self) -> None:
+        """Flush stdout."""
+        sys.stdout.flush()
+
+
+def line(output: Output) -> str:
+    """Return one output as one line for people."""
+    if isinstance(output, Verdict):
+        name = output.verdict.value
+        label = click.style(f"{name:16}", fg=_COLOURS[name], bold=output.severity >= 2)
+        coverage = "" if output.coverage is None else f" cov {output.coverage:4.0%}"
+        what = f"{_plain(output.tool or '', 24):24}{coverage}{_why(output.reasons)}"
+        return f"{_place(output)}{label} {what}"
+    if isinstance(output, Intervention):
+        label = click.style(f"→ {output.intervention.value.upper():14}", fg="magenta", bold=True)
+        return f"{_place(output)}{label} {_plain(output.reason, 160)}"
+    if isinstance(output, Decision):
+        colour = "red" if output.decision == "block" else "green"
+        label = click.style(f"gate: {output.decision:10}", fg=colour)
+        return f"{_place(output)}{label} {_plain(output.tool, 24):24}{_why(output.reasons)}"
+    if isinstance(output, Scorecard):
+        verdicts = " ".join(f"{name} {count}" for name, count in output.verdicts.items())
+        score = "" if output.final_score is None else f", final score {output.final_score:.3f}"
+        return (
+            f"{_plain(output.run_id, 28):28}  end  {output.outcome}: {output.steps} steps{score}"
+            f" ({verdicts or 'no steps'})"
+        )
+    assert isinstance(output, DeadLetter)
+    label = click.style("dead letter", fg="red")
+    what = f"{output.error.name}: {_plain(output.error.text, 200)}"
+    return f"{label} {output.topic}:{output.offset}  {what}"
+
+
+def _place(output: Verdict | Intervention | Decision) -> str:
+    return f"{_plain(output.run_id, 28):28} {output.seq:>4}  "
+
+
+def _why(reasons: tuple[Reason, ...]) -> str:
+    return f"  {_plain(reasons[0].text, 160)}" if reasons else ""
+
+
+def _plain(text: str, width: int) -> str:
+    """Return text of agents without control characters, cut to a width."""
+    clean = "".join(char if char.isprintable() else "·" for char in text)
+    return clean if len(clean) <= width else clean[: width - 1] + "…"

@@ -1,0 +1,48 @@
+"""``ontrack worker``: the Faust worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from ontrack.pipeline.cli.options import broker_option, monitor_options
+from ontrack.pipeline.log import set_up_logging
+from ontrack.pipeline.settings import load_settings
+
+
+@click.command(name="worker")
+@broker_option
+@monitor_options
+@click.option("--instance", metavar="NAME", help="Static membership: a name stable over restarts.")
+@click.option("--web-port", type=int, help="Port of /healthz, /readyz and /metrics [6066].")
+@click.option("--data-dir", metavar="DIR", help="Faust's data directory [.cache/worker].")
+def command(
+    broker: str | None,
+    profile: str | None,
+    encoder: str | None,
+    no_intervene: bool,
+    instance: str | None,
+    web_port: int | None,
+    data_dir: str | None,
+) -> None:
+    """Read events and proposals from Kafka, publish verdicts, interventions and decisions."""
+    settings = load_settings(
+        broker=broker,
+        profile=profile,
+        encoder=encoder,
+        intervene=False if no_intervene else None,
+        instance=instance,
+        web_port=web_port,
+        data_dir=data_dir,
+    )
+    set_up_logging(settings.log_level, settings.log_json)
+    # Imported here: Faust must find the event loop policy set, and nobody else needs Faust.
+    import uvloop
+
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    from ontrack.pipeline.kafka.app import run_worker
+    from ontrack.pipeline.kafka.provision import check_topics
+
+    asyncio.run(check_topics(settings))
+    run_worker(settings)

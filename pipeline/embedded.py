@@ -1,0 +1,102 @@
+"""The embedded driver: the whole monitor in this process, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ontrack.operators.profiles import make_profile
+from ontrack.pipeline.encoders import CachedEncoder, make_encoder
+from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.library import Library
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.events import Event, Proposal, RunEnded, Step
+from ontrack.topics.knowledge import Reference, Task, ToolContract
+from ontrack.topics.verdicts import Decision, Output
+
+
+def make_fold(settings: Settings) -> Fold:
+    """Build the fold that the settings describe, with an empty library."""
+    encoder = CachedEncoder(make_encoder(settings.encoder), settings.encoder_cache_entries)
+    profile = make_profile(settings.profile, encoder.name)
+    return Fold(
+        profile,
+        encoder,
+        Library(profile, encoder),
+        settings.limits,
+        settings.ended_runs_max,
+        settings.intervene,
+    )
+
+
+class EmbeddedMonitor:
+    """A monitor that is fed events and gives back what it has to say.
+
+    Examples
+    --------
+    >>> from ontrack.pipeline.settings import load_settings
+    >>> monitor = EmbeddedMonitor(load_settings(encoder="hashing"))
+    >>> look = Step(run_id="r1", tool="search", args={"q": "invoice"}, result="two hits")
+    >>> [verdict.verdict.value for verdict in monitor.feed(look)]
+    ['OK']
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        references: Iterable[Reference] = (),
+        contracts: Iterable[ToolContract] = (),
+        tasks: Iterable[Task] = (),
+    ) -> None:
+        self.fold = make_fold(settings)
+        self.fold.library.fill(references, contracts, tasks)
+        self.state = PartitionState()
+        self._fed = 0
+
+    def feed(self, event: Event) -> list[Output]:
+        """Fold one event; it takes the way through bytes that it takes over Kafka."""
+        return self.feed_bytes(codecs.encode(event))
+
+    def feed_bytes(
+        self, value: bytes, source: str = "memory", offset: int | None = None
+    ) -> list[Output]:
+        """Fold one event as JSON bytes; ``source`` and ``offset`` name it in a dead letter."""
+        self._fed += 1
+        place = self._fed - 1 if offset is None else offset
+        return self.fold.apply(self.state, Record(value, topic=source, offset=place))
+
+    def feed_from(self, event: Event, source: str, line: int) -> list[Output]:
+        """Fold one event that was read from a file; a dead letter will name the line."""
+        return self.feed_bytes(codecs.encode(event), source, line)
+
+    def propose(self, proposal: Proposal) -> Decision:
+        """Ask the gate about a call before it runs.
+
+        Raises
+        ------
+        EventAfterEnd
+            The run has ended.
+        """
+        return self.fold.propose(self.state, proposal)
+
+    def close(self) -> Iterator[Output]:
+        """End every run that is still open, with an unknown outcome."""
+        for run_id in list(self.state.runs):
+            yield from self.feed(RunEnded(run_id=run_id, reason="end of the recording"))
+
+
+def proposal_of(step: Step) -> Proposal:
+    """Return the proposal that would have come before a recorded step."""
+    return Proposal(
+        run_id=step.run_id,
+        seq=step.seq,
+        time=step.started_at or step.time,
+        agent=step.agent,
+        task_id=step.task_id,
+        tenant=step.tenant,
+        parent_run_id=step.parent_run_id,
+        action=step.action,
+        tool=step.tool,
+        args=step.args,
+        call_id=step.call_id,
+    )

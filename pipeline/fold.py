@@ -1,0 +1,231 @@
+"""The fold: ``(partition state, record) -> outputs``. Deterministic; no Kafka, no clock.
+
+Every shell (embedded driver, Faust worker, replay) calls this and nothing else, so that the same
+records give the same bytes wherever they are folded.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import structlog
+
+from ontrack.operators import run
+from ontrack.operators.admission import admit, refuse_after_end
+from ontrack.operators.profiles import Profile
+from ontrack.operators.report import Stamp
+from ontrack.operators.vectors import StepVectors, step_texts
+from ontrack.pipeline.encoders import CachedEncoder
+from ontrack.pipeline.library import Library
+from ontrack.topics import codecs
+from ontrack.topics.errors import InvalidEvent, KeyMismatch
+from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.verdicts import DeadLetter, DeadLetterError, Decision, Output
+
+ENGINE = version("ontrack")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message, as it came from a topic or a file.
+
+    Parameters
+    ----------
+    value, key, headers
+        The original bytes.
+    topic, partition, offset
+        Where it stands; a file is a topic with one partition, a line an offset.
+    timestamp_ms
+        When the broker appended it; None: by now everything published counts.
+    """
+
+    value: bytes
+    key: bytes | None = None
+    topic: str = "memory"
+    partition: int = 0
+    offset: int = 0
+    timestamp_ms: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Runs of one partition.
+
+    Parameters
+    ----------
+    runs
+        Open runs by id; the values are immutable.
+    ended
+        Ids of ended runs, the latest ``ended_runs_max``.
+    duplicates
+        Steps dropped because they had been seen.
+    """
+
+    runs: dict[str, run.RunState] = field(default_factory=dict)
+    ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    duplicates: int = 0
+
+
+class Fold:
+    """The monitor as a function of records.
+
+    Parameters
+    ----------
+    profile
+        Settings of the operators.
+    encoder
+        Text encoder; its name is part of the settings' digest.
+    library
+        What runs are compared with.
+    limits
+        Of one message.
+    ended_runs_max
+        Ended runs remembered a partition.
+    intervene
+        False is shadow mode: verdicts as ever, no interventions.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        encoder: CachedEncoder,
+        library: Library,
+        limits: codecs.Limits | None = None,
+        ended_runs_max: int = 100_000,
+        intervene: bool = True,
+    ) -> None:
+        self.profile = profile
+        self.encoder = encoder
+        self.library = library
+        self._limits = limits or codecs.Limits()
+        self._ended_runs_max = ended_runs_max
+        self._intervene = intervene
+        self._stamp = Stamp(profile.name, profile.digest(encoder.name), ENGINE)
+
+    def apply(self, state: PartitionState, record: Record) -> list[Output]:
+        """Fold one record of the events topic; what cannot be used becomes a dead letter."""
+        try:
+            decoded = codecs.decode_event(record.value, self._limits)
+            _check_key(record, decoded.event.run_id)
+            return self._event(state, decoded.event, decoded.flags, record.timestamp_ms)
+        except InvalidEvent as error:
+            return [dead_letter(record, error)]
+        except Exception as error:  # noqa: BLE001
+            # A fault of ours must not stop the partition. Run states are immutable, so the run
+            # stands as it did before this record; the record is kept with its bytes.
+            _log.exception("fold_failed", topic=record.topic, offset=record.offset)
+            return [dead_letter(record, error)]
+
+    def decide(self, state: PartitionState, record: Record) -> Decision | DeadLetter:
+        """Answer one record of the proposals topic; the partition's runs stay as they are."""
+        try:
+            decoded = codecs.decode_proposal(record.value, self._limits)
+            _check_key(record, decoded.event.run_id)
+            return self.propose(state, decoded.event, record.timestamp_ms)
+        except InvalidEvent as error:
+            return dead_letter(record, error)
+        except Exception as error:  # noqa: BLE001 (as in apply)
+            _log.exception("gate_failed", topic=record.topic, offset=record.offset)
+            return dead_letter(record, error)
+
+    def propose(
+        self, state: PartitionState, proposal: Proposal, timestamp_ms: int | None = None
+    ) -> Decision:
+        """Answer a proposal; a run that is not known yet is judged as it would start.
+
+        Raises
+        ------
+        EventAfterEnd
+            The run has ended.
+        """
+        if proposal.run_id in state.ended:
+            raise refuse_after_end(proposal)
+        known = state.runs.get(proposal.run_id)
+        if known is None:
+            knowledge = self.library.knowledge(proposal.task_id, proposal.run_id, timestamp_ms)
+            known = run.start(self._stamp, proposal, knowledge)
+        return run.propose(self.profile, known, proposal, self._vectors(proposal))
+
+    def _event(
+        self,
+        state: PartitionState,
+        event: Event,
+        flags: tuple[str, ...],
+        timestamp_ms: int | None,
+    ) -> list[Output]:
+        if event.run_id in state.ended:
+            raise refuse_after_end(event)
+        known = state.runs.get(event.run_id)
+        if known is None:
+            knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
+            known = run.start(self._stamp, event, knowledge)
+        if isinstance(event, RunStarted):
+            state.runs[event.run_id] = known
+            return []
+        if isinstance(event, RunEnded):
+            return self._end(state, known, event)
+        return self._step(state, known, event, flags)
+
+    def _step(
+        self, state: PartitionState, known: run.RunState, event: Step, flags: tuple[str, ...]
+    ) -> list[Output]:
+        admission = admit(event.run_id, known.seen, known.highest, self.profile.steps_max, event)
+        if admission.duplicate:
+            state.duplicates += 1
+            return []
+        stepped, verdict, intervention = run.step(
+            self.profile, known, event, admission, self._vectors(event), flags
+        )
+        state.runs[event.run_id] = stepped
+        if intervention is None or not self._intervene:
+            return [verdict]
+        return [intervention, verdict]
+
+    def _end(self, state: PartitionState, known: run.RunState, event: RunEnded) -> list[Output]:
+        scorecard = run.end(self.profile, known, event)
+        state.runs.pop(event.run_id, None)
+        state.ended[event.run_id] = None
+        if len(state.ended) > self._ended_runs_max:
+            state.ended.popitem(last=False)
+        return [scorecard]
+
+    def _vectors(self, call: Step | Proposal) -> StepVectors:
+        action, args, result = self.encoder.encode(
+            step_texts(call, self.profile.result_characters_max)
+        )
+        return StepVectors(action, args, result)
+
+
+def dead_letter(record: Record, error: Exception) -> DeadLetter:
+    """Quarantine a record with its original bytes."""
+    return DeadLetter(
+        id=f"{record.topic}:{record.partition}:{record.offset}",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key_base64=_base64(record.key),
+        value_base64=_base64(record.value),
+        headers=tuple((name, _base64(value)) for name, value in record.headers),
+        error=DeadLetterError(name=type(error).__name__, text=str(error)),
+    )
+
+
+def _check_key(record: Record, run_id: str) -> None:
+    """Files have no keys; on a topic the key decides the partition, so it must be the run id."""
+    if record.topic == "memory" or record.timestamp_ms is None:
+        return
+    if record.key != run_id.encode():
+        raise KeyMismatch(
+            f"the message key is not the run id {run_id!r}; events of one run must share a "
+            "partition, so send them with the run id as key"
+        )
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()

@@ -1,0 +1,1 @@
+"""The Kafka shell over the fold: connection, log, outputs, knowledge, Faust agents."""

@@ -1,0 +1,162 @@
+"""The Faust app: agents over events and proposals, partitioned by run id.
+
+Faust assigns partitions and delivers messages; everything that matters for correctness stands in
+:mod:`ontrack.pipeline.kafka.owner`, which does not rely on Faust's commits (they were measured to
+lose events).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import faust
+import structlog
+from faust.types.auth import SASLMechanism
+
+from ontrack.pipeline.fold import Record
+from ontrack.pipeline.kafka.connection import ssl_context, topics_of
+from ontrack.pipeline.kafka.worker import Delivery, Worker
+from ontrack.pipeline.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+def make_app(settings: Settings) -> faust.App:
+    """Build the app; nothing is connected before its worker starts."""
+    topics = topics_of(settings)
+    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
+    app: Any = faust.App(  # faust types its decorators and signals loosely
+        settings.group,
+        broker=[f"kafka://{server.strip()}" for server in settings.broker.split(",")],
+        broker_credentials=_credentials(settings),
+        datadir=settings.data_dir,
+        autodiscover=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        # Measured; see docs/operating.md: a dead worker is noticed within ten seconds.
+        broker_session_timeout=10,
+        broker_heartbeat_interval=1,
+        broker_commit_interval=0.5,
+        consumer_group_instance_id=settings.instance or "",
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=16_777_216,
+        stream_ack_cancelled_tasks=False,
+        stream_ack_exceptions=False,
+        stream_wait_empty=False,
+        web_bind=settings.web_host,
+        web_host=settings.web_host,
+        web_port=settings.web_port,
+    )
+    raw: dict[str, Any] = {
+        "key_type": bytes,
+        "value_type": bytes,
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+    }
+    events = app.topic(topics.events.name, **raw)
+    proposals = app.topic(topics.proposals.name, **raw)
+    holder: list[Worker] = []
+
+    def worker() -> Worker:
+        # Made on first use: encoders load and queues bind inside the worker's event loop.
+        if not holder:
+            holder.append(Worker(settings, app.crash))
+        return holder[0]
+
+    @app.agent(events, name="ontrack-events")
+    async def fold_events(stream: Any) -> None:
+        async for event in stream.noack().events():
+            await worker().deliver_event(event.message.partition, _delivery(event))
+
+    @app.agent(proposals, name="ontrack-proposals")
+    async def answer_proposals(stream: Any) -> None:
+        async for event in stream.noack().events():
+            await worker().deliver_proposal(event.message.partition, _delivery(event))
+
+    @app.on_partitions_revoked.connect
+    async def revoked(_app: Any, revoked: Any, **_options: Any) -> None:
+        worker().suspend()
+
+    @app.on_partitions_assigned.connect
+    async def assigned(_app: Any, assigned: Any, **_options: Any) -> None:
+        numbers = [tp.partition for tp in assigned if tp.topic == topics.events.name]
+        _log.info("partitions_assigned", partitions=sorted(numbers))
+        worker().assign(numbers)
+
+    @app.on_before_shutdown.connect
+    async def stopping(_app: Any, **_options: Any) -> None:
+        if holder:
+            await holder[0].stop()
+
+    @app.timer(settings.watermark_check_s)
+    async def check_watermarks() -> None:
+        if holder:
+            await holder[0].check_watermarks()
+
+    _pages(app, worker)
+    return app
+
+
+def run_worker(settings: Settings) -> None:
+    """Run the worker until a signal ends it; exits the process."""
+    app = make_app(settings)
+    worker = faust.Worker(
+        app,
+        loglevel=settings.log_level,
+        logfile=sys.stderr,
+        redirect_stdouts=False,
+        override_logging=False,
+    )
+    worker.execute_from_commandline()
+
+
+def _delivery(event: Any) -> Delivery:
+    message = event.message
+    headers = message.headers or ()
+    if isinstance(headers, dict):
+        headers = headers.items()
+    record = Record(
+        value=message.value or b"",
+        key=message.key,
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        timestamp_ms=round(message.timestamp * 1000),
+        headers=tuple(headers),
+    )
+    return Delivery(record, event.ack)
+
+
+def _credentials(settings: Settings) -> Any:
+    context = ssl_context(settings)
+    if settings.security_protocol.startswith("SASL"):
+        password = settings.sasl_password
+        return faust.SASLCredentials(
+            username=settings.sasl_username,
+            password=None if password is None else password.get_secret_value(),
+            ssl_context=context,
+            mechanism=SASLMechanism(settings.sasl_mechanism),
+        )
+    return None if context is None else faust.SSLCredentials(context=context)
+
+
+def _pages(app: faust.App, worker: Any) -> None:
+    """Liveness, readiness and metrics, on the worker's own port."""
+
+    @app.page("/healthz")
+    async def healthz(web: Any, _request: Any) -> Any:
+        return web.json({"ok": True})
+
+    @app.page("/readyz")
+    async def readyz(web: Any, _request: Any) -> Any:
+        current = worker()
+        partitions = {number: owner.ready for number, owner in sorted(current.owners.items())}
+        status = 200 if current.ready else 503
+        return web.json({"ok": current.ready, "partitions": partitions}, status=status)
+
+    @app.page("/metrics")
+    async def metrics(web: Any, _request: Any) -> Any:
+        kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.bytes(worker().metrics.text(), headers=kind)

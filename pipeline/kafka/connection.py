@@ -1,0 +1,126 @@
+"""How to reach Kafka: one place that turns settings into client arguments."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from aiokafka.helpers import create_ssl_context
+
+from ontrack.pipeline.settings import Settings
+from ontrack.topics.catalog import Catalogue, catalogue
+from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
+
+REQUEST_BYTES_MAX = 9 * 1_048_576  # a dead letter holds an over-limit message in base64
+
+
+def topics_of(settings: Settings) -> Catalogue:
+    """Return the catalogue that the settings describe."""
+    return catalogue(settings.topic_prefix, settings.partitions, settings.replication)
+
+
+def client_arguments(settings: Settings) -> dict[str, Any]:
+    """Return the arguments that every aiokafka client takes.
+
+    Raises
+    ------
+    InvalidSettings
+        SASL is asked for without mechanism, user or password.
+    """
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": settings.broker,
+        "client_id": settings.instance or settings.group,
+        "security_protocol": settings.security_protocol,
+    }
+    if settings.security_protocol.startswith("SASL"):
+        arguments |= {
+            "sasl_mechanism": _needed(settings.sasl_mechanism, "sasl_mechanism"),
+            "sasl_plain_username": _needed(settings.sasl_username, "sasl_username"),
+            "sasl_plain_password": _needed(
+                settings.sasl_password, "sasl_password"
+            ).get_secret_value(),
+        }
+    context = ssl_context(settings)
+    if context is not None:
+        arguments["ssl_context"] = context
+    return arguments
+
+
+def ssl_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context, or None where TLS is off."""
+    if not settings.security_protocol.endswith("SSL"):
+        return None
+    context: ssl.SSLContext = create_ssl_context(
+        cafile=settings.ssl_cafile,
+        certfile=settings.ssl_certfile,
+        keyfile=settings.ssl_keyfile,
+    )
+    return context
+
+
+def _needed(value: Any, name: str) -> Any:
+    if value is None:
+        raise InvalidSettings(
+            f"security_protocol asks for SASL, but {name} is not set; "
+            f"set ONTRACK_{name.upper()} or {name} in ontrack.toml"
+        )
+    return value
+
+
+def unreachable(settings: Settings, error: Exception) -> BrokerUnavailable:
+    """Return the error to show when Kafka does not answer."""
+    return BrokerUnavailable(
+        f"Kafka at {settings.broker} does not answer ({type(error).__name__}: {error}); "
+        "start one (make kafka, or docker compose up kafka) or name it with --broker HOST:PORT"
+    )
+
+
+async def start_producer(settings: Settings) -> AIOKafkaProducer:
+    """Return a started idempotent producer whose sends are acknowledged by all replicas."""
+    producer = AIOKafkaProducer(
+        **client_arguments(settings),
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=2,
+        max_batch_size=131_072,
+        max_request_size=REQUEST_BYTES_MAX,
+    )
+    await _start(settings, producer)
+    return producer
+
+
+async def start_consumer(settings: Settings, **arguments: Any) -> AIOKafkaConsumer:
+    """Return a started consumer without a group: it never touches anybody's offsets."""
+    consumer = AIOKafkaConsumer(
+        **client_arguments(settings),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+        max_partition_fetch_bytes=8 * 1_048_576,
+        **arguments,
+    )
+    await _start(settings, consumer)
+    return consumer
+
+
+async def start_admin(settings: Settings) -> AIOKafkaAdminClient:
+    """Return a started admin client."""
+    admin = AIOKafkaAdminClient(**client_arguments(settings))
+    try:
+        await admin.start()
+    except (KafkaError, OSError) as error:
+        await admin.close()
+        raise unreachable(settings, error) from error
+    return admin
+
+
+async def _start(settings: Settings, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    try:
+        await client.start()
+    except (KafkaError, OSError) as error:
+        await client.stop()
+        raise unreachable(settings, error) from error

@@ -1,0 +1,144 @@
+"""Emitter: puts outputs on their topics, in order, and waits until they are acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from ontrack.pipeline.fold import Record
+from ontrack.pipeline.kafka.connection import start_producer
+from ontrack.pipeline.kafka.log import SOURCE_HEADER
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.catalog import Catalogue
+from ontrack.topics.errors import BrokerUnavailable
+from ontrack.topics.verdicts import (
+    DeadLetter,
+    Decision,
+    Intervention,
+    Output,
+    Scorecard,
+    Verdict,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message ready to send."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+
+def topic_of(topics: Catalogue, output: Output) -> str:
+    """Return the name of the topic that carries an output."""
+    by_type = {
+        Verdict: topics.verdicts,
+        Intervention: topics.interventions,
+        Decision: topics.decisions,
+        Scorecard: topics.scorecards,
+        DeadLetter: topics.dead_letters,
+    }
+    return by_type[type(output)].name
+
+
+def message_of(topics: Catalogue, source: Record, output: Output) -> Message:
+    """Address an output: the partition of its source, headers that say where it came from.
+
+    Times of processing travel here, never in the body.
+    """
+    key = source.key if isinstance(output, DeadLetter) else output.run_id.encode()
+    headers = codecs.event_headers(
+        event_id=output.id,
+        source="ontrack",
+        event_type=codecs.event_type(output),
+        time=datetime.now(UTC),
+    )
+    place = f"{source.topic}:{source.partition}:{source.offset}".encode()
+    return Message(
+        topic_of(topics, output),
+        source.partition,
+        key,
+        codecs.encode(output),
+        [*headers, (SOURCE_HEADER, place)],
+    )
+
+
+class Emitter:
+    """An idempotent producer that is replaced when it fails.
+
+    What was sent but not acknowledged is sent again, in order: consumers may see it twice, with
+    the same id and bytes, and never miss it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._producer: AIOKafkaProducer | None = None
+        self._replacing = asyncio.Lock()
+        self.retries = 0
+
+    async def stop(self) -> None:
+        """Flush and close."""
+        async with self._replacing:
+            if self._producer is not None:
+                await self._producer.stop()
+                self._producer = None
+
+    async def emit(self, messages: Sequence[Message]) -> None:
+        """Send messages and return when all are acknowledged by the broker.
+
+        Messages of one topic partition keep their order. While the broker is away this waits and
+        tries again; it ends only by success or cancellation.
+        """
+        left, pause_s = list(messages), 0.1
+        while left:
+            producer: AIOKafkaProducer | None = None
+            try:
+                producer = await self._started()
+                futures = [
+                    await producer.send(
+                        message.topic,
+                        message.value,
+                        key=message.key,
+                        partition=message.partition,
+                        headers=message.headers,
+                    )
+                    for message in left
+                ]
+                await asyncio.gather(*futures)
+                return
+            except (KafkaError, BrokerUnavailable) as error:
+                # Which of them arrived is not known for sure: all go again.
+                self.retries += 1
+                _log.warning("outputs_not_acknowledged", error=str(error), messages=len(left))
+                if producer is not None:
+                    await self._replace(producer)
+                await asyncio.sleep(pause_s)
+                pause_s = min(5.0, pause_s * 2)
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with self._replacing:
+            producer = self._producer or await start_producer(self._settings)
+            self._producer = producer
+            return producer
+
+    async def _replace(self, failed: AIOKafkaProducer) -> None:
+        async with self._replacing:
+            is_current = self._producer is failed
+            if is_current:
+                self._producer = None
+                try:
+                    await failed.stop()
+                except KafkaError as error:
+                    _log.info("producer_closed_badly", error=str(error))

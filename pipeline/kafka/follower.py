@@ -1,0 +1,108 @@
+"""Follower of the knowledge topics: references, contracts and tasks, into the library."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from ontrack.pipeline.kafka.connection import start_consumer, topics_of
+from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.library import Library
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.errors import InvalidInput
+
+_log = structlog.get_logger(__name__)
+
+
+class KnowledgeFollower:
+    """Keeps the library at the end of the knowledge topics.
+
+    A run must meet everything that was published before its first event, and nothing that was
+    published later. The library knows the times; :meth:`cover` makes sure that nothing up to a
+    time is still unread.
+    """
+
+    def __init__(self, settings: Settings, library: Library) -> None:
+        self._settings = settings
+        self._library = library
+        self._topics = topics_of(settings)
+        self._consumer: AIOKafkaConsumer | None = None
+        self._partitions: list[TopicPartition] = []
+        self._covered_ms = -1
+        self._turn = asyncio.Lock()
+        self.rejected = 0
+
+    async def stop(self) -> None:
+        """Close the connection."""
+        async with self._turn:
+            if self._consumer is not None:
+                await self._consumer.stop()
+                self._consumer = None
+
+    async def cover(self, time_ms: int) -> None:
+        """Read on until everything that was published up to ``time_ms`` is in the library.
+
+        An event that has this time has been read already, and the broker's clock does not go
+        back: so what was published before it stands below the end offsets asked for now.
+        """
+        if time_ms <= self._covered_ms:
+            return
+        async with self._turn:
+            if time_ms <= self._covered_ms:
+                return
+            await self._read_to_end()
+            self._covered_ms = max(self._covered_ms, time_ms)
+
+    async def _read_to_end(self) -> None:
+        consumer = await self._started()
+        ends = await consumer.end_offsets(self._partitions)
+        while True:
+            behind = [tp for tp in self._partitions if await consumer.position(tp) < ends[tp]]
+            if not behind:
+                return
+            for messages in (await consumer.getmany(*behind, timeout_ms=1000)).values():
+                for message in messages:
+                    self._take(message)
+
+    def _take(self, message: ConsumerRecord) -> None:
+        """Enter one message; a value that cannot be read leaves the last good version in place."""
+        key = (message.key or b"").decode("utf-8", "replace")
+        time_ms = message.timestamp
+        try:
+            if message.topic == self._topics.references.name:
+                reference = codecs.decode_reference(message.value) if message.value else None
+                self._library.add_reference(key, reference, time_ms)
+            elif message.topic == self._topics.contracts.name:
+                tools = codecs.decode_tools(message.value) if message.value else (None,)
+                for tool in tools:
+                    self._library.add_contract(key if tool is None else tool.name, tool, time_ms)
+            else:
+                tasks = codecs.decode_tasks(message.value) if message.value else (None,)
+                for task in tasks:
+                    self._library.add_task(key if task is None else task.id, task, time_ms)
+        except InvalidInput as error:
+            self.rejected += 1
+            _log.error(
+                "knowledge_rejected",
+                topic=message.topic,
+                offset=message.offset,
+                key=key,
+                error=str(error),
+            )
+
+    async def _started(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            counts = await partition_counts(self._settings)
+            knowledge = (self._topics.references, self._topics.contracts, self._topics.tasks)
+            self._partitions = [
+                TopicPartition(spec.name, number)
+                for spec in knowledge
+                for number in range(counts[spec.name])
+            ]
+            self._consumer = await start_consumer(self._settings)
+            self._consumer.assign(self._partitions)
+            await self._consumer.seek_to_beginning(*self._partitions)
+        return self._consumer

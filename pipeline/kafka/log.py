@@ -1,0 +1,104 @@
+"""The log: read ranges of a topic without a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from ontrack.pipeline.fold import Record
+from ontrack.pipeline.kafka.connection import start_consumer
+from ontrack.pipeline.settings import Settings
+
+SOURCE_HEADER = "ontrack_source"
+LOG_APPEND_TIME = 1
+
+
+class LogReader:
+    """Reads any range of any partition; one range at a time, by turns.
+
+    Faust is never trusted to have delivered everything: what it skipped is read from here.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._consumer: AIOKafkaConsumer | None = None
+        self._turn = asyncio.Lock()
+
+    async def stop(self) -> None:
+        """Close the connection."""
+        async with self._turn:
+            if self._consumer is not None:
+                await self._consumer.stop()
+                self._consumer = None
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset kept and the offset after the last one."""
+        tp = TopicPartition(topic, partition)
+        async with self._turn:
+            consumer = await self._started()
+            first = await consumer.beginning_offsets([tp])
+            last = await consumer.end_offsets([tp])
+        return int(first[tp]), int(last[tp])
+
+    async def read(
+        self, topic: str, partition: int, start: int, stop: int
+    ) -> AsyncIterator[list[ConsumerRecord]]:
+        """Yield what stands in [start, stop), in batches, in order.
+
+        Offsets without a message (transaction markers, expired segments) are passed over.
+        """
+        tp = TopicPartition(topic, partition)
+        position = start
+        while position < stop:
+            async with self._turn:
+                consumer = await self._started()
+                consumer.assign([tp])
+                first = (await consumer.beginning_offsets([tp]))[tp]
+                consumer.seek(tp, max(position, first))
+                batch: list[ConsumerRecord] = []
+                # A few batches before somebody else's turn: re-assigning throws the prefetch away.
+                for _ in range(16):
+                    fetched = await consumer.getmany(tp, timeout_ms=1000, max_records=2000)
+                    batch.extend(fetched.get(tp, ()))
+                    position = await consumer.position(tp)
+                    if position >= stop or len(batch) >= 8000:
+                        break
+            kept = [message for message in batch if message.offset < stop]
+            if kept:
+                yield kept
+
+    async def tail(self, topic: str, partition: int, count: int) -> list[ConsumerRecord]:
+        """Return about the last ``count`` messages of a partition."""
+        first, last = await self.bounds(topic, partition)
+        found: list[ConsumerRecord] = []
+        async for batch in self.read(topic, partition, max(first, last - count), last):
+            found.extend(batch)
+        return found
+
+    async def _started(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            self._consumer = await start_consumer(self._settings)
+        return self._consumer
+
+
+def record_of(message: ConsumerRecord) -> Record:
+    """Return a consumed message as a record of the fold."""
+    return Record(
+        value=message.value or b"",
+        key=message.key,
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        timestamp_ms=message.timestamp,
+        headers=tuple(message.headers or ()),
+    )
+
+
+def source_offset(message: ConsumerRecord) -> int:
+    """Return the offset of the event that an output came from; -1 where none is written."""
+    for name, value in message.headers or ():
+        if name == SOURCE_HEADER and value:
+            return int(value.rsplit(b":", 1)[1])
+    return -1

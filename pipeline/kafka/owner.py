@@ -1,0 +1,226 @@
+"""Owner of one partition of the events topic: the self-healing watermark.
+
+The truth is the log. ``next_offset`` (the watermark W) is the offset of the next event to fold:
+
+* an event below W is a duplicate and is passed over;
+* an event above W means that some were not delivered: they are read from the log first;
+* a periodic look at the log's end catches a tail that was never delivered.
+
+After a cold start the run states are folded again from the log. What has been published before is
+not published again: the floor of each output topic is the source offset of the last output found
+at its tail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.kafka.emitter import Emitter, Message, message_of
+from ontrack.pipeline.kafka.follower import KnowledgeFollower
+from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset
+from ontrack.pipeline.metrics import Metrics
+from ontrack.topics.catalog import Catalogue, TopicSpec
+
+_log = structlog.get_logger(__name__)
+
+TAIL_MESSAGES = 256
+YIELD_S = 0.02  # folding gives way to the event loop (heartbeats, gate) at least this often
+
+
+@dataclass(slots=True)
+class Watermark:
+    """Where a partition stands; offsets of the events topic.
+
+    Parameters
+    ----------
+    next_offset
+        W: the next event to fold.
+    floors
+        Per output topic the source offset up to which outputs are published.
+    """
+
+    next_offset: int = 0
+    floors: dict[str, int] = field(default_factory=dict)
+
+
+class PartitionOwner:
+    """Folds one partition, in order, without loss, and publishes what is new."""
+
+    def __init__(
+        self,
+        partition: int,
+        batch_events_max: int,
+        topics: Catalogue,
+        fold: Fold,
+        log: LogReader,
+        emitter: Emitter,
+        follower: KnowledgeFollower,
+        metrics: Metrics,
+    ) -> None:
+        self.partition = partition
+        self.state = PartitionState()
+        self.watermark = Watermark()
+        self._ready = asyncio.Event()
+        self._batch_events_max = batch_events_max
+        self._topics = topics
+        self._fold = fold
+        self._reader = log
+        self._emitter = emitter
+        self._follower = follower
+        self._metrics = metrics
+        self._turn = asyncio.Lock()
+        self._owned = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the log has been folded to its end since the last assignment."""
+        return self._ready.is_set()
+
+    async def until_ready(self) -> None:
+        """Wait for that; decisions are not made on half a state."""
+        await self._ready.wait()
+
+    def revoke(self) -> None:
+        """Stop publishing: the partition may belong to somebody else by now."""
+        self._owned = False
+        self._ready.clear()
+
+    async def resume(self) -> None:
+        """Take the partition (again): find the floors, fold the log to its end, be ready.
+
+        The state in memory is kept: it is a function of the log up to the watermark, whoever
+        published meanwhile.
+        """
+        async with self._turn:
+            self._owned = True
+            self.watermark.floors = await self._published()
+            first, last = await self._reader.bounds(self._topics.events.name, self.partition)
+            if self.watermark.next_offset < first:
+                # The beginning is gone (retention): runs that began there continue in the middle.
+                self.watermark.next_offset = first
+            behind = last - self.watermark.next_offset
+            _log.info(
+                "partition_recovering",
+                partition=self.partition,
+                watermark=self.watermark.next_offset,
+                log_end=last,
+                events=behind,
+                floors=self.watermark.floors,
+            )
+            began = time.monotonic()
+            await self._fill(last)
+            if self._owned:
+                self._ready.set()
+            _log.info(
+                "partition_ready",
+                partition=self.partition,
+                events=behind,
+                runs=len(self.state.runs),
+                seconds=round(time.monotonic() - began, 3),
+            )
+
+    async def take(self, records: Sequence[Record]) -> None:
+        """Fold delivered events; fills what the delivery left out."""
+        async with self._turn:
+            contiguous: list[Record] = []
+            for record in records:
+                expected = contiguous[-1].offset + 1 if contiguous else self.watermark.next_offset
+                if record.offset < expected:
+                    self._metrics.redelivered.inc()
+                    continue
+                if record.offset > expected:
+                    await self._advance(contiguous)
+                    contiguous = []
+                    await self._fill(record.offset)
+                    if record.offset < self.watermark.next_offset:
+                        continue
+                contiguous.append(record)
+            await self._advance(contiguous)
+
+    async def catch_up(self) -> None:
+        """Compare the watermark with the log's end and read what was never delivered."""
+        if not self.ready or self._turn.locked():
+            return
+        _, last = await self._reader.bounds(self._topics.events.name, self.partition)
+        async with self._turn:
+            if self._owned and last > self.watermark.next_offset:
+                _log.warning(
+                    "undelivered_tail",
+                    partition=self.partition,
+                    watermark=self.watermark.next_offset,
+                    log_end=last,
+                )
+                await self._fill(last)
+
+    async def decide(self, record: Record) -> None:
+        """Answer one proposal, unless it has been answered already."""
+        async with self._turn:
+            topic = self._topics.decisions.name
+            if not self._owned or record.offset <= self.watermark.floors.get(topic, -1):
+                return
+            if record.timestamp_ms is not None:
+                await self._follower.cover(record.timestamp_ms)
+            answer = self._fold.decide(self.state, record)
+            self._metrics.count(answer)
+            await self._emitter.emit([message_of(self._topics, record, answer)])
+            self.watermark.floors[topic] = record.offset
+
+    async def _fill(self, stop: int) -> None:
+        """Fold the log from the watermark up to ``stop``."""
+        start = self.watermark.next_offset
+        async for messages in self._reader.read(
+            self._topics.events.name, self.partition, start, stop
+        ):
+            if not self._owned:
+                return
+            records = [record_of(message) for message in messages]
+            for begin in range(0, len(records), self._batch_events_max):
+                await self._advance(records[begin : begin + self._batch_events_max])
+        if self._owned:
+            # Offsets without a message at the end of the range are passed over for good.
+            self.watermark.next_offset = max(self.watermark.next_offset, stop)
+            self._metrics.filled.inc(stop - start)
+
+    async def _advance(self, records: Sequence[Record]) -> None:
+        """Fold a contiguous batch, publish above the floors, move the watermark."""
+        if not records or not self._owned:
+            return
+        times = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
+        if times:
+            await self._follower.cover(max(times))
+        messages: list[Message] = []
+        slice_began = time.monotonic()
+        for record in records:
+            for output in self._fold.apply(self.state, record):
+                message = message_of(self._topics, record, output)
+                if record.offset > self.watermark.floors.get(message.topic, -1):
+                    messages.append(message)
+                    self._metrics.count(output)
+            self.watermark.next_offset = record.offset + 1
+            if time.monotonic() - slice_began > YIELD_S:
+                await asyncio.sleep(0)
+                slice_began = time.monotonic()
+        self._metrics.observe(self.partition, len(records), len(self.state.runs))
+        await self._emitter.emit(messages)
+
+    async def _published(self) -> dict[str, int]:
+        """Source offset of the last output of each topic, read from the topics' tails."""
+        outputs: tuple[TopicSpec, ...] = (
+            self._topics.verdicts,
+            self._topics.interventions,
+            self._topics.scorecards,
+            self._topics.dead_letters,
+            self._topics.decisions,
+        )
+        floors: dict[str, int] = {}
+        for spec in outputs:
+            tail = await self._reader.tail(spec.name, self.partition, TAIL_MESSAGES)
+            # A former owner may have been writing while its successor was: take the highest.
+            floors[spec.name] = max((source_offset(message) for message in tail), default=-1)
+        return floors

@@ -1,0 +1,102 @@
+"""Create topics, and check that they are what the worker needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiokafka.admin import NewTopic
+from aiokafka.errors import TopicAlreadyExistsError, for_code
+
+from ontrack.pipeline.kafka.connection import start_admin, topics_of
+from ontrack.pipeline.settings import Settings
+from ontrack.topics.catalog import TopicSpec
+from ontrack.topics.errors import BrokerUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """One topic and what became of it."""
+
+    spec: TopicSpec
+    existed: bool
+
+
+async def create_topics(settings: Settings) -> list[Created]:
+    """Create every topic of the catalogue; those that exist are left as they are.
+
+    Raises
+    ------
+    BrokerUnavailable
+        Kafka does not answer, or refuses a topic.
+    """
+    admin = await start_admin(settings)
+    try:
+        specs = list(topics_of(settings))
+        response = await admin.create_topics(
+            [
+                NewTopic(spec.name, spec.partitions, spec.replication, topic_configs=spec.settings)
+                for spec in specs
+            ]
+        )
+    finally:
+        await admin.close()
+    by_name = {spec.name: spec for spec in specs}
+    created = []
+    for name, code, *rest in response.topic_errors:
+        problem = for_code(code)
+        existed = problem is TopicAlreadyExistsError
+        if code and not existed:
+            detail = next((text for text in rest if text), "")
+            raise BrokerUnavailable(
+                f"Kafka at {settings.broker} refused topic {name!r}: {problem.__name__} {detail}"
+            )
+        created.append(Created(by_name[name], existed))
+    return created
+
+
+async def partition_counts(settings: Settings) -> dict[str, int]:
+    """Return the number of partitions of each of our topics that exists."""
+    admin = await start_admin(settings)
+    try:
+        names = [spec.name for spec in topics_of(settings)]
+        existing = set(await admin.list_topics())
+        described = await admin.describe_topics([name for name in names if name in existing])
+    finally:
+        await admin.close()
+    return {topic["topic"]: len(topic["partitions"]) for topic in described}
+
+
+async def check_topics(settings: Settings) -> int:
+    """Check that the topics exist and fit together; return the partitions of the events topic.
+
+    Raises
+    ------
+    BrokerUnavailable
+        Naming the topics that are missing, or that have another number of partitions.
+    """
+    counts = await partition_counts(settings)
+    topics = topics_of(settings)
+    missing = [spec.name for spec in topics if spec.name not in counts]
+    if missing:
+        raise BrokerUnavailable(
+            f"Kafka at {settings.broker} has no topic {', '.join(missing)}; "
+            "run: ontrack topics create"
+        )
+    wanted = counts[topics.events.name]
+    outputs = (
+        topics.proposals,
+        topics.decisions,
+        topics.verdicts,
+        topics.interventions,
+        topics.scorecards,
+        topics.dead_letters,
+    )
+    odd = [
+        f"{spec.name} has {counts[spec.name]}" for spec in outputs if counts[spec.name] != wanted
+    ]
+    if odd:
+        raise BrokerUnavailable(
+            f"{topics.events.name} has {wanted} partitions, but {', '.join(odd)}: outputs go to "
+            "the partition of their source event, so the numbers must be equal"
+        )
+    return wanted

@@ -1,0 +1,91 @@
+"""Sender: recorded runs and knowledge onto their topics."""
+
+from __future__ import annotations
+
+import asyncio
+import time as clock
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from pydantic import BaseModel
+
+from ontrack.pipeline.kafka.connection import start_producer, topics_of
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.events import Event
+from ontrack.topics.knowledge import Reference, Task, ToolContract
+
+IN_FLIGHT_MAX = 2000
+
+
+async def send_events(settings: Settings, events: Iterable[Event], rate: float | None) -> int:
+    """Publish events, keyed by run id, in order; returns when all are acknowledged.
+
+    Parameters
+    ----------
+    rate
+        Events a second, or None for as fast as the broker takes them.
+    """
+    topic = topics_of(settings).events.name
+    producer = await start_producer(settings)
+    count, began = 0, clock.monotonic()
+    waiting: list[asyncio.Future[object]] = []
+    try:
+        for event in events:
+            future = await producer.send(
+                topic,
+                codecs.encode(event),
+                key=event.run_id.encode(),
+                headers=_headers(event, f"{event.run_id}:{event.type}:{event.seq}", event.time),
+            )
+            count += 1
+            waiting.append(future)
+            if len(waiting) >= IN_FLIGHT_MAX:
+                await asyncio.gather(*waiting)
+                waiting.clear()
+            if rate is not None:
+                ahead = began + count / rate - clock.monotonic()
+                if ahead > 0:
+                    await asyncio.sleep(ahead)
+        await asyncio.gather(*waiting)
+    finally:
+        await producer.stop()
+    return count
+
+
+async def send_knowledge(
+    settings: Settings,
+    references: Iterable[Reference] = (),
+    contracts: Iterable[ToolContract] = (),
+    tasks: Iterable[Task] = (),
+) -> int:
+    """Publish references, contracts and tasks; returns when all are acknowledged."""
+    topics = topics_of(settings)
+    items: list[tuple[str, str, BaseModel]] = [
+        *((topics.contracts.name, tool.name, tool) for tool in contracts),
+        *((topics.tasks.name, task.id, task) for task in tasks),
+        *((topics.references.name, item.reference_id, item) for item in references),
+    ]
+    if not items:
+        return 0
+    producer = await start_producer(settings)
+    try:
+        futures = [
+            await producer.send(
+                topic, codecs.encode(item), key=key.encode(), headers=_headers(item, key, None)
+            )
+            for topic, key, item in items
+        ]
+        await asyncio.gather(*futures)
+    finally:
+        await producer.stop()
+    return len(items)
+
+
+def _headers(item: BaseModel, event_id: str, time: datetime | None) -> list[tuple[str, bytes]]:
+    return codecs.event_headers(
+        event_id=event_id,
+        source="ontrack/send",
+        event_type=codecs.event_type(item),
+        time=time or datetime.now(UTC),
+    )

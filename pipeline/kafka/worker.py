@@ -1,0 +1,204 @@
+"""What a worker does with the partitions it is assigned, whatever delivers the messages.
+
+One lane a topic partition: a bounded queue and one task that takes what is there as one batch and
+never waits for more. Lanes are independent of the coroutines that deliver, so a rebalance cannot
+cut a batch in half.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from ontrack.pipeline.embedded import make_fold
+from ontrack.pipeline.fold import Record
+from ontrack.pipeline.kafka.connection import topics_of
+from ontrack.pipeline.kafka.emitter import Emitter
+from ontrack.pipeline.kafka.follower import KnowledgeFollower
+from ontrack.pipeline.kafka.log import LogReader
+from ontrack.pipeline.kafka.owner import PartitionOwner
+from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+QUEUE_RECORDS_MAX = 4096
+DRAIN_S_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A delivered record, and what to call once its outputs are acknowledged."""
+
+    record: Record
+    done: Callable[[], object]
+
+
+class Lane:
+    """A bounded queue of one topic partition and the task that empties it."""
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[None]],
+        handle: Callable[[list[Record]], Awaitable[None]],
+        failed: Callable[[BaseException], Awaitable[object]],
+        batch_max: int,
+        after: Lane | None,
+    ) -> None:
+        self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue(QUEUE_RECORDS_MAX)
+        self._open = True
+        self._batch_max = batch_max
+        self._task = asyncio.create_task(self._run(begin, handle, failed, after))
+
+    async def put(self, delivery: Delivery) -> None:
+        """Queue a delivery; waits while the lane is full (back-pressure)."""
+        if self._open:
+            await self._queue.put(delivery)
+
+    def close(self) -> None:
+        """Let the batch in hand finish and drop what is queued: it is delivered again."""
+        self._open = False
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
+
+    async def finished(self) -> None:
+        """Wait until the lane's task has ended."""
+        await asyncio.wait([self._task])
+
+    async def _run(
+        self,
+        begin: Callable[[], Awaitable[None]],
+        handle: Callable[[list[Record]], Awaitable[None]],
+        failed: Callable[[BaseException], Awaitable[object]],
+        after: Lane | None,
+    ) -> None:
+        try:
+            if after is not None:
+                await after.finished()
+            await begin()
+            while self._open:
+                batch = await self._next_batch()
+                if batch:
+                    await handle([delivery.record for delivery in batch])
+                    for delivery in batch:
+                        delivery.done()
+        except Exception as error:  # noqa: BLE001
+            # A lane that died silently would be a partition nobody folds: stop the worker.
+            _log.exception("lane_failed")
+            await failed(error)
+
+    async def _next_batch(self) -> list[Delivery]:
+        first = await self._queue.get()
+        batch = [] if first is None else [first]
+        while len(batch) < self._batch_max and not self._queue.empty():
+            item = self._queue.get_nowait()
+            if item is not None:
+                batch.append(item)
+        return batch
+
+
+class Worker:
+    """Owners and lanes of the assigned partitions of one process."""
+
+    def __init__(
+        self, settings: Settings, failed: Callable[[BaseException], Awaitable[object]]
+    ) -> None:
+        self.settings = settings
+        self.topics = topics_of(settings)
+        self.metrics = Metrics()
+        self.fold = make_fold(settings)
+        self.owners: dict[int, PartitionOwner] = {}
+        self._failed = failed
+        self._reader = LogReader(settings)
+        self._emitter = Emitter(settings)
+        self._follower = KnowledgeFollower(settings, self.fold.library)
+        self._events: dict[int, Lane] = {}
+        self._proposals: dict[int, Lane] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether every assigned partition has been recovered."""
+        return bool(self.owners) and all(owner.ready for owner in self.owners.values())
+
+    def assign(self, partitions: Iterable[int]) -> None:
+        """Own these partitions of the events topic, and no others."""
+        wanted = set(partitions)
+        for partition in [number for number in self.owners if number not in wanted]:
+            self._close_lanes(partition)
+            owner = self.owners.pop(partition)
+            owner.revoke()
+        for partition in sorted(wanted):
+            owner = self.owners.get(partition) or self._new_owner(partition)
+            self.owners[partition] = owner
+            self._open_lanes(partition, owner)
+
+    def suspend(self) -> None:
+        """Stop publishing until the next assignment; states stay in memory in case they return."""
+        for partition, owner in self.owners.items():
+            owner.revoke()
+            self._close_lanes(partition)
+
+    async def deliver_event(self, partition: int, delivery: Delivery) -> None:
+        """Hand over an event; one of a partition that is not ours is dropped, the log has it."""
+        lane = self._events.get(partition)
+        if lane is not None:
+            await lane.put(delivery)
+
+    async def deliver_proposal(self, partition: int, delivery: Delivery) -> None:
+        """Hand over a proposal."""
+        lane = self._proposals.get(partition)
+        if lane is not None:
+            await lane.put(delivery)
+
+    async def check_watermarks(self) -> None:
+        """Compare every watermark with the log's end."""
+        for owner in list(self.owners.values()):
+            await owner.catch_up()
+
+    async def stop(self) -> None:
+        """Finish the batches in hand and close all connections."""
+        self.suspend()
+        lanes = [*self._events.values(), *self._proposals.values()]
+        if lanes:
+            waiting = [asyncio.ensure_future(lane.finished()) for lane in lanes]
+            _, late = await asyncio.wait(waiting, timeout=DRAIN_S_MAX)
+            if late:
+                _log.warning("stopped_with_unfinished_batches", lanes=len(late))
+        await self._follower.stop()
+        await self._reader.stop()
+        await self._emitter.stop()
+
+    def _new_owner(self, partition: int) -> PartitionOwner:
+        return PartitionOwner(
+            partition,
+            self.settings.batch_events_max,
+            self.topics,
+            self.fold,
+            self._reader,
+            self._emitter,
+            self._follower,
+            self.metrics,
+        )
+
+    def _open_lanes(self, partition: int, owner: PartitionOwner) -> None:
+        async def decide(records: list[Record]) -> None:
+            for record in records:
+                await owner.decide(record)
+
+        self._close_lanes(partition)
+        batch_max = self.settings.batch_events_max
+        self._events[partition] = Lane(
+            owner.resume, owner.take, self._failed, batch_max, self._events.get(partition)
+        )
+        self._proposals[partition] = Lane(
+            owner.until_ready, decide, self._failed, batch_max, self._proposals.get(partition)
+        )
+
+    def _close_lanes(self, partition: int) -> None:
+        for lanes in (self._events, self._proposals):
+            if partition in lanes:
+                lanes[partition].close()

@@ -1,0 +1,206 @@
+"""Library: the references, contracts and tasks that runs are compared with, by time.
+
+A run is compared with what was published before its first event, and keeps that to its end. So
+every entry keeps its versions with their times of publication: a run that is folded again from the
+log meets the same knowledge as the first time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ontrack.operators.artifacts import ArtifactParams
+from ontrack.operators.profiles import Profile
+from ontrack.operators.references import ReferenceSet, choose, compile_references, texts
+from ontrack.operators.run import Knowledge
+from ontrack.pipeline.encoders import CachedEncoder
+from ontrack.topics.knowledge import Reference, Task, ToolContract
+
+ALWAYS = -1  # published before every event
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class _Version(Generic[Item]):
+    published_ms: int
+    item: Item | None  # None: withdrawn
+
+
+class _Shelf(Generic[Item]):
+    """Versions of each key, oldest first."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, list[_Version[Item]]] = {}
+        self._times: list[int] = []
+
+    def put(self, key: str, item: Item | None, published_ms: int) -> None:
+        versions = self._versions.setdefault(key, [])
+        versions.append(_Version(published_ms, item))
+        versions.sort(key=lambda version: version.published_ms)
+        self._times.append(published_ms)
+
+    def as_of(self, time_ms: int | None) -> dict[str, Item]:
+        """Return what was published up to a time; None means by now."""
+        found: dict[str, Item] = {}
+        for key, versions in self._versions.items():
+            current: Item | None = None
+            for version in versions:
+                if time_ms is None or version.published_ms <= time_ms:
+                    current = version.item
+            if current is not None:
+                found[key] = current
+        return found
+
+    def times(self) -> list[int]:
+        """Return the distinct times of publication, sorted."""
+        return sorted(set(self._times))
+
+
+class Library:
+    """Knowledge by time, compiled on demand and cached.
+
+    Parameters
+    ----------
+    profile
+        Says how many references a run is aligned with, and which are too long.
+    encoder
+        Gives the references' vectors.
+    compiled_max
+        Reference sets kept compiled (least recently used ones go).
+    """
+
+    def __init__(self, profile: Profile, encoder: CachedEncoder, compiled_max: int = 1024) -> None:
+        self._profile = profile
+        self._encoder = encoder
+        self._compiled_max = compiled_max
+        self._references: _Shelf[Reference] = _Shelf()
+        self._contracts: _Shelf[ToolContract] = _Shelf()
+        self._tasks: _Shelf[Task] = _Shelf()
+        self._epochs: list[int] | None = None
+        self._views: OrderedDict[int, _View] = OrderedDict()
+        self._sets: OrderedDict[tuple[str, ...], ReferenceSet] = OrderedDict()
+
+    def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
+        """Publish a reference, or withdraw it (None)."""
+        self._references.put(key, item, published_ms)
+        self._changed()
+
+    def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
+        """Publish a tool contract, or withdraw it (None)."""
+        self._contracts.put(key, item, published_ms)
+        self._changed()
+
+    def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
+        """Publish a task with its written references, or withdraw it (None)."""
+        self._tasks.put(key, item, published_ms)
+        self._changed()
+
+    def fill(
+        self,
+        references: Iterable[Reference] = (),
+        contracts: Iterable[ToolContract] = (),
+        tasks: Iterable[Task] = (),
+    ) -> None:
+        """Publish many items as known from the start."""
+        for reference in references:
+            self._references.put(reference.reference_id, reference, ALWAYS)
+        for contract in contracts:
+            self._contracts.put(contract.name, contract, ALWAYS)
+        for task in tasks:
+            self._tasks.put(task.id, task, ALWAYS)
+        self._changed()
+
+    def knowledge(self, task_id: str | None, run_id: str, time_ms: int | None) -> Knowledge:
+        """Return what a run is compared with whose first event has this time."""
+        view = self._view(time_ms)
+        chosen = choose(
+            view.by_task.get(task_id, ()) if task_id is not None else (),
+            run_id,
+            self._profile.references_max,
+            self._profile.reference_steps_max,
+        )
+        if not chosen:
+            return Knowledge(view.contracts, None)
+        key = (str(view.contracts_epoch), *(reference.reference_id for reference in chosen))
+        compiled = self._sets.get(key)
+        if compiled is None:
+            compiled = self._compile(chosen, view.contracts, self._profile.artifacts)
+            self._sets[key] = compiled
+            if len(self._sets) > self._compiled_max:
+                self._sets.popitem(last=False)
+        else:
+            self._sets.move_to_end(key)
+        return Knowledge(view.contracts, compiled)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of current references, contracts and tasks."""
+        return {
+            "references": len(self._references.as_of(None)),
+            "contracts": len(self._contracts.as_of(None)),
+            "tasks": len(self._tasks.as_of(None)),
+        }
+
+    def _compile(
+        self,
+        chosen: tuple[Reference, ...],
+        contracts: Mapping[str, ToolContract],
+        artifact_params: ArtifactParams,
+    ) -> ReferenceSet:
+        vectors = self._encoder.encode(texts(chosen))
+        return compile_references(chosen, contracts, list(vectors), artifact_params)
+
+    def _changed(self) -> None:
+        self._epochs = None
+        self._views.clear()
+
+    def _view(self, time_ms: int | None) -> _View:
+        """Return the library as of a time; equal between two publications, so cached by these."""
+        if self._epochs is None:
+            shelves = (self._references, self._contracts, self._tasks)
+            self._epochs = sorted({moment for shelf in shelves for moment in shelf.times()})
+        count = len(self._epochs) if time_ms is None else bisect_right(self._epochs, time_ms)
+        epoch = self._epochs[count - 1] if count else ALWAYS - 1
+        view = self._views.get(epoch)
+        if view is None:
+            view = _View.of(epoch, self._references, self._contracts, self._tasks)
+            self._views[epoch] = view
+            if len(self._views) > 64:
+                self._views.popitem(last=False)
+        return view
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    contracts_epoch: int
+    contracts: Mapping[str, ToolContract]
+    by_task: Mapping[str, tuple[Reference, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        epoch: int,
+        references: _Shelf[Reference],
+        contracts: _Shelf[ToolContract],
+        tasks: _Shelf[Task],
+    ) -> _View:
+        by_task: dict[str, list[Reference]] = {}
+        written = [
+            reference
+            for task in tasks.as_of(epoch).values()
+            for reference in task.written_references()
+        ]
+        for reference in [*references.as_of(epoch).values(), *written]:
+            by_task.setdefault(reference.task_id, []).append(reference)
+        times = contracts.times()
+        count = bisect_right(times, epoch)
+        return cls(
+            times[count - 1] if count else ALWAYS - 1,
+            contracts.as_of(epoch),
+            {task: tuple(found) for task, found in by_task.items()},
+        )

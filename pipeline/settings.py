@@ -1,0 +1,146 @@
+"""One frozen settings object: ``ontrack.toml``, then ``ONTRACK_…`` variables, then flags."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from ontrack.topics.codecs import Limits
+from ontrack.topics.errors import InvalidSettings
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, with its default.
+
+    A flag wins over an environment variable, which wins over ``ontrack.toml`` in the working
+    directory (or the file that ``ONTRACK_CONFIG`` names).
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="ONTRACK_", frozen=True, extra="forbid", toml_file="ontrack.toml"
+    )
+
+    # What the monitor does.
+    profile: str = Field("paper", description="profile of operator settings")
+    encoder: Literal["wordllama", "hashing", "minilm"] = Field(
+        "wordllama", description="text encoder"
+    )
+    encoder_cache_entries: int = Field(
+        65_536, ge=0, description="texts whose vectors are kept, 1 KiB each"
+    )
+    intervene: bool = Field(True, description="publish interventions; false is shadow mode")
+
+    # Limits.
+    message_bytes_max: int = Field(1_048_576, ge=1024, description="bytes an event may have")
+    depth_max: int = Field(64, ge=4, description="nesting of arguments and results")
+    ended_runs_max: int = Field(
+        100_000, ge=1, description="ended runs remembered a partition, to refuse late events"
+    )
+
+    # Kafka.
+    broker: str = Field("127.0.0.1:9092", description="bootstrap servers, host:port,…")
+    topic_prefix: str = Field("ontrack.", pattern=r"^[a-zA-Z0-9._-]*$")
+    partitions: int = Field(4, ge=1, le=1000, description="partitions of the events topic")
+    replication: int = Field(1, ge=1, le=10)
+    group: str = Field("ontrack", description="consumer group, and name of the Faust app")
+    instance: str | None = Field(
+        None, description="static membership: a name that is stable over restarts"
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_cafile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+
+    # Worker.
+    web_host: str = "127.0.0.1"
+    web_port: int = Field(6066, ge=0, le=65_535)
+    data_dir: str = Field(".cache/worker", description="Faust's data directory")
+    batch_events_max: int = Field(
+        200, ge=1, description="events folded before their outputs are sent"
+    )
+    watermark_check_s: float = Field(
+        5.0, gt=0, description="how often the log's end is compared with what was folded"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = False
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put flags over environment over file."""
+        path = Path(os.environ.get("ONTRACK_CONFIG", "ontrack.toml"))
+        return (
+            init_settings,
+            _Environment(settings_cls),
+            TomlConfigSettingsSource(settings_cls, path),
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The codec's limits."""
+        return Limits(message_bytes=self.message_bytes_max, depth=self.depth_max)
+
+
+# Variables that name a file or a test broker, not a setting.
+_NOT_SETTINGS = {"ONTRACK_CONFIG", "ONTRACK_TEST_BROKER"}
+
+
+class _Environment(PydanticBaseSettingsSource):
+    """``ONTRACK_…`` variables; a misspelt one is an error, not silence."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        """Return one variable's text."""
+        return os.environ.get(f"ONTRACK_{field_name.upper()}"), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Collect every ``ONTRACK_…`` variable."""
+        found = {}
+        for name, value in os.environ.items():
+            if name.startswith("ONTRACK_") and name not in _NOT_SETTINGS:
+                found[name.removeprefix("ONTRACK_").lower()] = value
+        return found
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Read the settings; flags that are None were not given.
+
+    Raises
+    ------
+    InvalidSettings
+        Naming each setting that is unknown or out of range, and where settings come from.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)
+        ]
+        raise InvalidSettings(
+            "settings are not valid (ontrack.toml, ONTRACK_… variables, flags):\n"
+            + "\n".join(lines)
+        ) from error
+
+
+def masked(settings: Settings) -> dict[str, Any]:
+    """Return the effective values with secrets masked."""
+    return settings.model_dump(mode="json")

@@ -1,0 +1,60 @@
+"""Fixtures for every test; those that need Kafka are marked ``kafka`` by using one of these."""
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker import BrokerUnavailableError, LocalBroker, check_reachable
+
+BROKER_FIXTURES = {"broker", "own_broker"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("kafka")
+
+
+def started(broker: LocalBroker) -> LocalBroker:
+    """Start it; skip where no broker can be had, but fail in CI, where silence would lie."""
+    try:
+        broker.start()
+    except BrokerUnavailableError as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must run the Kafka tests. {reason}", pytrace=False)
+        pytest.skip(f"no broker, and ONTRACK_TEST_BROKER is not set. {reason}")
+    return broker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a broker that all tests share: use `fresh_prefix` for topics and groups."""
+    given = os.environ.get("ONTRACK_TEST_BROKER")
+    if given:
+        check_reachable(given)
+        yield given
+        return
+    local = LocalBroker(tmp_path_factory.mktemp("kafka"))
+    try:
+        yield started(local).address
+    finally:
+        local.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A broker for one test alone, which may stop, kill and start it again."""
+    local = LocalBroker(tmp_path_factory.mktemp("own-kafka"))
+    try:
+        yield started(local)
+    finally:
+        local.stop()
+
+
+@pytest.fixture
+def fresh_prefix() -> str:
+    """A prefix for topics and consumer groups that no other test uses, such as ``t3f9c21.``."""
+    return f"t{uuid.uuid4().hex[:8]}."

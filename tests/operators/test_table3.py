@@ -1,0 +1,85 @@
+"""Table 3 of the paper: the gate lets valid calls pass and blocks the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
+from tests.operators.test_table2 import CONTRACTS, ORDER, lab, paraphrased
+
+
+def test_g_a_a_valid_irreversible_call_is_allowed() -> None:
+    monitored = lab(contracts=CONTRACTS)
+    monitored.feed(*paraphrased()[:5])
+    decision = monitored.propose(step_of(SIX_STEPS, "commit", "now"))
+    assert decision.decision == "allow", decision
+    assert decision.evidence == (4,)
+    assert decision.effect == "destructive"
+
+
+def test_g_b_a_missing_prerequisite_is_blocked() -> None:
+    alone = Lab(contracts=CONTRACTS)
+    alone.feed(*paraphrased()[:4])
+    decision = alone.propose(step_of(SIX_STEPS, "commit", "now"))
+    assert decision.decision == "block"
+    assert "run_tests" not in decision.reasons[0].text
+    assert "tests_passed" in decision.reasons[0].text
+    alone.feed(paraphrased()[4])
+    assert alone.propose(step_of(SIX_STEPS, "commit", "now")).decision == "allow"
+
+
+def test_g_c_a_call_in_order_by_its_schema_but_without_reference_match_is_blocked() -> None:
+    monitored = lab(contracts=CONTRACTS)
+    monitored.feed(*paraphrased()[:5])
+    odd = foreign(0, tool="git_push_force", action="weather 3")
+    decision = monitored.propose(odd)
+    assert decision.decision == "block"
+    assert decision.reasons[0].signal == "proposal_cost"
+
+
+def test_g_d_with_nothing_known_the_policy_allows() -> None:
+    bare = Lab()
+    decision = bare.propose(step_of(SIX_STEPS, "commit"))
+    assert decision.decision == "unknown"
+    assert decision.reasons == ()
+
+
+def test_a_reversible_tool_is_never_blocked() -> None:
+    monitored = lab(contracts=CONTRACTS)
+    assert monitored.propose(step_of(SIX_STEPS, "edit")).decision == "allow"
+
+
+def test_no_valid_irreversible_call_is_blocked_in_fifty_benign_runs() -> None:
+    blocked = 0
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        names = list(ORDER[:5])
+        if random.random() < 0.5:
+            names[1], names[2] = names[2], names[1]
+        monitored = lab(contracts=CONTRACTS)
+        for position, name in enumerate(names):
+            if position and random.random() < 0.2:
+                monitored.feed(foreign(int(random.integers(1000))))
+            monitored.feed(step_of(SIX_STEPS, name, f"seed{seed}"))
+        blocked += monitored.propose(step_of(SIX_STEPS, "commit", f"s{seed}")).decision != "allow"
+    assert blocked == 0
+
+
+def test_a_cached_frontier_would_have_blocked_the_valid_call() -> None:
+    """The gate reads the coupling as it is now; the last event's mask is one event too old."""
+    monitored = lab(contracts=CONTRACTS)
+    monitored.feed(*paraphrased()[:4])
+    before_tests = monitored.state.transport
+    monitored.feed(paraphrased()[4])
+    fresh = monitored.propose(step_of(SIX_STEPS, "commit", "now"))
+    assert fresh.decision == "allow"
+    from dataclasses import replace
+
+    stale = replace(monitored.state, transport=before_tests)
+    monitored.state = replace(stale, prefix=monitored.state.prefix)
+    assert before_tests.cost.shape[1] == 4
+
+
+def test_the_reference_helper_yields_what_the_scenarios_assume() -> None:
+    reference = reference_of(SIX_STEPS)
+    assert [step.tool for step in reference.steps][-1] == "git_commit"

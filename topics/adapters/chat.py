@@ -1,0 +1,130 @@
+"""OpenAI chat messages with tool calls.
+
+A run is a list of messages, or an object with ``messages`` and, where known, ``run_id`` (or
+``id``), ``task_id``, ``model``, ``success`` or ``outcome``, and ``reward``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from ontrack.topics.adapters.parts import (
+    Origin,
+    args_of,
+    built,
+    content_of,
+    id_of,
+    number_of,
+    outcome_of,
+    text_of,
+)
+from ontrack.topics.errors import WrongShape
+from ontrack.topics.events import Event, RunEnded, RunStarted, Step
+from ontrack.topics.jsontext import shown
+
+NAME = "chat"
+
+
+def recognise(head: object) -> bool:
+    """Tell whether a parsed record is a conversation."""
+    messages = head.get("messages") if isinstance(head, dict) else head
+    if not isinstance(messages, list) or not messages:
+        return False
+    return isinstance(messages[0], dict) and "role" in messages[0]
+
+
+def events(record: object, origin: Origin) -> Iterator[Event]:
+    """Yield the run's start, a step a tool call, and its end.
+
+    A result belongs to the call whose id it names; a call without a result becomes a step without
+    one. The assistant's text is the ``action`` of every call in the same message.
+
+    Raises
+    ------
+    WrongShape
+        The record, a message or a call is not of this format.
+    """
+    if not recognise(record):
+        raise WrongShape(f"expected chat messages with roles, found {shown(record)}")
+    run: dict[str, Any] = record if isinstance(record, dict) else {"messages": record}
+    run_id = id_of(run.get("run_id")) or id_of(run.get("id")) or origin.run_id
+    messages = run["messages"]
+    yield built(
+        RunStarted,
+        run_id=run_id,
+        task_id=id_of(run.get("task_id")),
+        agent=run.get("agent") or ({"id": run["model"]} if run.get("model") else None),
+    )
+    results = _Results(messages)
+    seq = 0
+    for index, message in enumerate(messages):
+        for call in _calls(message, index):
+            answer = results.take(call["id"], index)
+            yield built(
+                Step,
+                run_id=run_id,
+                seq=seq,
+                action=text_of(message.get("content")),
+                tool=call["name"],
+                args=args_of(call["args"]),
+                result=content_of(answer.get("content")),
+                error=answer.get("error"),
+                call_id=call["id"],
+            )
+            seq += 1
+    yield built(
+        RunEnded,
+        run_id=run_id,
+        outcome=outcome_of(run.get("outcome"), run.get("success")),
+        reward=number_of(run.get("reward")),
+        reason=run.get("reason"),
+    )
+
+
+class _Results:
+    """Tool messages of a conversation, each handed out once.
+
+    An id that a conversation uses again is answered in order; a call without an id is answered by
+    the next tool message without one.
+    """
+
+    def __init__(self, messages: list[Any]) -> None:
+        self._waiting: dict[str | None, deque[tuple[int, dict[str, Any]]]] = {}
+        for index, message in enumerate(messages):
+            if isinstance(message, dict) and message.get("role") in ("tool", "function"):
+                call_id = id_of(message.get("tool_call_id"))
+                self._waiting.setdefault(call_id, deque()).append((index, message))
+
+    def take(self, call_id: str | None, index: int) -> dict[str, Any]:
+        waiting = self._waiting.get(call_id, deque())
+        while waiting:
+            position, message = waiting.popleft()
+            if position > index:
+                return message
+        return {}
+
+
+def _calls(message: Any, index: int) -> Iterator[dict[str, Any]]:
+    if not isinstance(message, dict):
+        raise WrongShape(f"messages[{index}]: expected an object, found {shown(message)}")
+    if message.get("role") != "assistant":
+        return
+    calls = message.get("tool_calls") or []
+    if not calls and message.get("function_call"):
+        calls = [{"function": message["function_call"]}]
+    if not isinstance(calls, list):
+        raise WrongShape(f"messages[{index}].tool_calls: expected a list, found {shown(calls)}")
+    for position, call in enumerate(calls):
+        called = call.get("function", call.get("custom")) if isinstance(call, dict) else None
+        if not isinstance(called, dict) or not called.get("name"):
+            raise WrongShape(
+                f"messages[{index}].tool_calls[{position}]: expected `function` with a `name`, "
+                f"found {shown(call)}"
+            )
+        yield {
+            "id": id_of(call.get("id")),
+            "name": called["name"],
+            "args": called.get("arguments", called.get("input")),
+        }

@@ -1,0 +1,104 @@
+"""The one error tree of the project.
+
+::
+
+    OnTrackError
+    ├── InvalidInput            something that was sent or read is wrong
+    │   ├── InvalidEvent        one message or record; it becomes a dead letter
+    │   │   ├── MalformedMessage     the bytes are no JSON
+    │   │   ├── WrongShape           JSON, but a field is missing or of the wrong type
+    │   │   ├── UnknownEventType     ``type`` names nothing we know
+    │   │   ├── MessageTooLarge      over the limit of bytes
+    │   │   ├── TooDeep              nested deeper than the limit
+    │   │   ├── KeyMismatch          the message key is not the run id
+    │   │   ├── EventAfterEnd        a step of a run that has ended
+    │   │   ├── ConflictingDuplicate a sequence number seen before, with other content
+    │   │   └── RunTooLong           over the limit of steps a run
+    │   └── InvalidFile         a file, or one line of it
+    ├── InvalidSettings         settings that contradict each other or are out of range
+    ├── UnknownName             a profile, encoder or format nobody has registered
+    └── BrokerUnavailable       Kafka does not answer, or lacks a topic we need
+
+Every message says what was wrong, where, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+
+class OnTrackError(Exception):
+    """Base of every error that OnTrack raises on purpose."""
+
+
+class InvalidInput(OnTrackError):
+    """Something that was sent to us or read from a file is wrong."""
+
+
+class InvalidEvent(InvalidInput):
+    """One message is unusable; whoever receives it quarantines it as a dead letter."""
+
+
+class MalformedMessage(InvalidEvent):
+    """The bytes are not JSON."""
+
+
+class WrongShape(InvalidEvent):
+    """The JSON lacks a field or holds one of the wrong type."""
+
+
+class UnknownEventType(InvalidEvent):
+    """The field ``type`` names no event of ours."""
+
+
+class MessageTooLarge(InvalidEvent):
+    """The message has more bytes than the limit allows."""
+
+
+class TooDeep(InvalidEvent):
+    """Arguments or result are nested deeper than the limit allows."""
+
+
+class KeyMismatch(InvalidEvent):
+    """The message key is not the run id, so the run would be split over partitions."""
+
+
+class EventAfterEnd(InvalidEvent):
+    """An event for a run that has already ended."""
+
+
+class ConflictingDuplicate(InvalidEvent):
+    """A sequence number that was seen before, now with different content."""
+
+
+class RunTooLong(InvalidEvent):
+    """A step beyond the limit of steps a run."""
+
+
+class InvalidFile(InvalidInput):
+    """A file that cannot be read, or one line of it.
+
+    Parameters
+    ----------
+    path : str
+        The file, as the user named it.
+    line : int or None
+        1-based line (or record) number, where one is to blame.
+    problem : str
+        What was wrong and what was expected.
+    """
+
+    def __init__(self, path: str, line: int | None, problem: str) -> None:
+        self.path, self.line, self.problem = path, line, problem
+        where = path if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {problem}")
+
+
+class InvalidSettings(OnTrackError):
+    """Settings that contradict each other or lie outside their range."""
+
+
+class UnknownName(OnTrackError):
+    """A profile, encoder, format or topic that nobody has registered."""
+
+
+class BrokerUnavailable(OnTrackError):
+    """Kafka does not answer, or lacks a topic that is needed."""
