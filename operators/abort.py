@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ontrack.operators.limits import require
+
 
 @dataclass(frozen=True, slots=True)
 class AbortParams:
@@ -19,6 +21,10 @@ class AbortParams:
 
     window: int = 6
     density: float = 0.6
+
+    def __post_init__(self) -> None:
+        require(self, 1, 1000, "window")
+        require(self, 0.0, 1.0, "density")
 
 
 @dataclass(frozen=True, slots=True)

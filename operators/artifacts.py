@@ -10,6 +10,7 @@ Deterministic string matching, never a model call (section 1 of the specificatio
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,11 +18,15 @@ from typing import Any
 
 import orjson
 
+from ontrack.operators.limits import require
 from ontrack.topics.events import Call
 from ontrack.topics.knowledge import ReferenceStep, ToolContract
 
 _TOKEN = re.compile(r"[#@\w./\\:\-]{3,200}")
-_LOOKS_LIKE_ID = re.compile(r"[0-9_/#@]|\w\.\w|\w-\w")
+# A digit or one of _ @ # in it, a file name with a suffix, or a path of two slashes or more:
+# "well-known", "and/or" and "e.g." are prose.
+_LOOKS_LIKE_ID = re.compile(r"[0-9_#@]|\w\.[A-Za-z]{2,5}$|/.*/|/[\w-]+\.\w|^/\w")
+_CLOCK_OR_DATE = re.compile(r"\d{1,2}:\d{2}(:\d{2})?|\d{4}-\d{2}-\d{2}([T ].*)?")
 # src/config.py:12:5, as search tools and compilers print places: the file is the artifact.
 _PLACE_IN_FILE = re.compile(r"([^:]*[./\\][^:]*):[0-9]+(?::.*)?")
 _PATH_PART = re.compile(r"([^.\[\]]+)|\[(\*|\d+)\]")
@@ -38,12 +43,16 @@ class ArtifactParams:
     characters_max
         Characters of a result or of one argument that are searched.
     id_characters_max
-        A longer string is text, not an id.
+        A longer string is text, not an id; one that is declared or that a contract points at is
+        shortened to a digest.
     """
 
     ids_per_step_max: int = 64
     characters_max: int = 16_384
     id_characters_max: int = 200
+
+    def __post_init__(self) -> None:
+        require(self, 1, 10_000_000, "ids_per_step_max", "characters_max", "id_characters_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +89,19 @@ def extract(
         if not failed:
             by_contract_out = resolve_all(params, contract.produces, "result", step.args, parsed)
     if has_contract or (declared_in is not None and declared_out is not None):
-        consumed = _unique([*(declared_in or ()), *by_contract_in], params.ids_per_step_max)
+        consumed = _unique([*(declared_in or ()), *by_contract_in], params)
         declared = () if failed else declared_out or ()
-        produced = _unique([*declared, *by_contract_out], params.ids_per_step_max)
+        produced = _unique([*declared, *by_contract_out], params)
         return Artifacts(consumed, produced, (), by_contract_in)
     # A harness that logs one side only says nothing about the other, so the rules still do.
     consumed = _identifiers(params, step.args)
     if declared_in is not None:
-        consumed = _unique(declared_in, params.ids_per_step_max)
+        consumed = _unique(declared_in, params)
     found = declared_out
     if found is None:
         known = set(consumed)
         found = tuple(a for a in _identifiers(params, parsed_result(result)) if a not in known)
-    produced = () if failed else _unique(found, params.ids_per_step_max)
+    produced = () if failed else _unique(found, params)
     return Artifacts(consumed, produced, consumed, ())
 
 
@@ -110,12 +119,33 @@ def resolve_all(
             found.append(path[1:])
         else:
             found.extend(_resolve(path, default_side, args, result))
-    return _unique(found, params.ids_per_step_max)
+    return _unique(found, params)
+
+
+def absent_arguments(contract: ToolContract, args: dict[str, Any]) -> tuple[str, ...]:
+    """Return the ``consumes`` paths whose argument is not given at all.
+
+    A required artifact cannot exist where the call does not even name it. Arguments that the
+    tool's input schema leaves optional may be absent.
+    """
+    schema = contract.input_schema or {}
+    declared, required = schema.get("properties"), schema.get("required") or ()
+    absent: list[str] = []
+    for path in contract.consumes:
+        parts = _path_parts(path)
+        if parts and parts[0] in ("args", "arguments"):
+            parts = parts[1:]
+        if path.startswith("=") or not parts or parts[0] == "result":
+            continue
+        optional = isinstance(declared, dict) and parts[0] in declared and parts[0] not in required
+        if args.get(parts[0]) is None and not optional:
+            absent.append(path)
+    return tuple(absent)
 
 
 def parsed_result(result: Any) -> Any:
     """Return a result that is JSON in a string as data; anything else as it is."""
-    if isinstance(result, str) and result[:1] in ("{", "[") and len(result) <= 65_536:
+    if isinstance(result, str) and len(result) <= 65_536 and result.lstrip()[:1] in ("{", "["):
         try:
             return orjson.loads(result)
         except orjson.JSONDecodeError:
@@ -124,7 +154,7 @@ def parsed_result(result: Any) -> Any:
 
 
 def _resolve(path: str, default_side: str, args: dict[str, Any], result: Any) -> Iterator[str]:
-    parts = [name or index for name, index in _PATH_PART.findall(path.removeprefix("$."))]
+    parts = _path_parts(path)
     sides: dict[str, Any] = {"args": args, "arguments": args, "result": result}
     if parts and parts[0] in sides:
         root, parts = sides[parts[0]], parts[1:]
@@ -135,6 +165,10 @@ def _resolve(path: str, default_side: str, args: dict[str, Any], result: Any) ->
             yield value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield str(value)
+
+
+def _path_parts(path: str) -> list[str]:
+    return [name or index for name, index in _PATH_PART.findall(path.removeprefix("$."))]
 
 
 def _walk(value: Any, parts: list[str]) -> Iterator[Any]:
@@ -167,18 +201,24 @@ def _identifiers(params: ArtifactParams, value: Any) -> tuple[str, ...]:
         if len(found) >= params.ids_per_step_max:
             break
         if len(text) <= params.id_characters_max and not any(map(str.isspace, text)):
-            if len(text) >= 3 and _LOOKS_LIKE_ID.search(text):
+            if _is_id(text):
                 found[text] = None
             continue
         for match in _TOKEN.finditer(text):
             token = match.group().strip(".:-")
             place = _PLACE_IN_FILE.fullmatch(token)
             token = token if place is None else place.group(1)
-            if len(token) >= 3 and _LOOKS_LIKE_ID.search(token):
+            if _is_id(token):
                 found[token] = None
                 if len(found) >= params.ids_per_step_max:
                     break
     return tuple(found)
+
+
+def _is_id(text: str) -> bool:
+    if len(text) < 3 or _CLOCK_OR_DATE.fullmatch(text):
+        return False
+    return _LOOKS_LIKE_ID.search(text) is not None
 
 
 def _scalars(value: Any, characters_max: int) -> Iterator[str]:
@@ -200,5 +240,18 @@ def _scalars(value: Any, characters_max: int) -> Iterator[str]:
             yield text
 
 
-def _unique(ids: Iterable[str], count_max: int) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(ids))[:count_max]
+def _unique(ids: Iterable[str], params: ArtifactParams) -> tuple[str, ...]:
+    """Return ids once each, within both limits.
+
+    Declared ids and those that a contract points at may be whole documents. They must not be
+    dropped, for a gate may require them, nor kept, for the ledger holds thousands.
+    """
+    short = (_shortened(artifact, params.id_characters_max) for artifact in ids)
+    return tuple(dict.fromkeys(short))[: params.ids_per_step_max]
+
+
+def _shortened(artifact: str, characters_max: int) -> str:
+    if len(artifact) <= characters_max:
+        return artifact
+    digest = hashlib.blake2b(artifact.encode(), digest_size=8).hexdigest()
+    return f"{artifact[: max(0, characters_max - 17)]}#{digest}"

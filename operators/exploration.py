@@ -18,6 +18,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from ontrack.operators.limits import require
 from ontrack.operators.transport import Alignment
 
 
@@ -37,6 +38,8 @@ class ExplorationParams:
         g: events, the emission included, before a step is classified.
     orphan_budget
         B: share of the mass that may stay unresolved.
+    orphans_max
+        Orphans remembered; more than any budget of a reference of 128 steps needs.
     branch_steps_max
         Steps that a branch may take and be left without alarm.
     near_cost
@@ -47,8 +50,21 @@ class ExplorationParams:
     converged_leak_threshold: float = 0.43
     grace: int = 3
     orphan_budget: float = 0.25
+    orphans_max: int = 64
     branch_steps_max: int = 2
     near_cost: float = 0.45
+
+    def __post_init__(self) -> None:
+        require(
+            self,
+            0.0,
+            1.0,
+            "leak_threshold",
+            "converged_leak_threshold",
+            "orphan_budget",
+            "near_cost",
+        )
+        require(self, 1, 1000, "grace", "orphans_max", "branch_steps_max")
 
 
 class Match(StrEnum):
@@ -71,16 +87,15 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class ExplorationState:
-    """Pending steps (at most ``grace``), the number of orphans, the latest branches.
+    """Pending steps (at most ``grace``), recent orphans, the latest branches.
 
     ``branches`` are (first node, steps) of the latest streaks of leaking steps, at most
-    ``grace + 1``; ``open`` says whether the last one still goes on. ``orphan_seqs`` keeps the
-    last 16 for evidence.
+    ``grace + 1``; ``open`` says whether the last one still goes on. ``orphans`` are (node, sequence
+    number), at most ``orphans_max``.
     """
 
     pending: tuple[Pending, ...] = ()
-    orphans: int = 0
-    orphan_seqs: tuple[int, ...] = ()
+    orphans: tuple[tuple[int, int], ...] = ()
     branches: tuple[tuple[int, int], ...] = ()
     open: bool = False
     abandoned: int = 0
@@ -97,10 +112,11 @@ class ExplorationSignal:
     inversion
         Sequence number of the step that came before its producers, if one was found.
     off_track
-        Unresolved mass is over budget, with at least one step past its grace.
+        This step has no place, and unresolved mass is over budget with at least one step past its
+        grace.
     unresolved
-        Mass of the steps that are orphaned or still exploring, as a share of the prefix mass or
-        of the mean reference mass, whichever is smaller. Every step has mass 1/m-bar.
+        Mass of the steps among the last m-bar that are orphaned or still exploring, as a share of
+        the prefix mass or of the mean reference mass, whichever is smaller.
     """
 
     exploring: bool
@@ -150,16 +166,19 @@ def step(
         for waiting in state.pending
         if waiting.node not in validated and not _absorbed(params, alignment, waiting.node)
     ]
-    orphans, orphan_seqs, abandoned = state.orphans, state.orphan_seqs, state.abandoned
+    # Only orphans of the last m-bar steps count: what was left behind long ago says nothing about
+    # where the run is now, and a long prefix must not dilute what is wrong with it either.
+    span = min(node + 1.0, alignment.mean_size)
+    orphans = tuple(orphan for orphan in state.orphans if orphan[0] > node - span)
+    abandoned = state.abandoned
     # Texts of one domain are never orthogonal: a step that comes too early may put its mass on open
     # nodes, dearly, instead of leaking it. Either way its own node is closed to it.
     misplaced = leaks or alignment.attribute_cost >= params.near_cost
     if misplaced and classify(params, alignment, node) is Match.INVERSION:
         inversion = seq
-    elif leaks:
+    elif leaks and node not in consumed:
         pending.append(Pending(node, seq, branches[-1][0]))
     still: list[Pending] = []
-    expired = False
     for waiting in pending:
         if node - waiting.node < params.grace - 1:
             still.append(waiting)
@@ -171,15 +190,12 @@ def step(
             if dict(branches).get(waiting.branch, 0) <= params.branch_steps_max:
                 abandoned += 1
             else:
-                orphans += 1
-                orphan_seqs = (*orphan_seqs, waiting.seq)[-16:]
-                expired = True
-    # A prefix longer than its references must not dilute what is wrong with it.
-    whole = min(node + 1.0, alignment.mean_size)
-    unresolved = (orphans + len(still)) / whole
-    off_track = (expired or leaks) and bool(orphan_seqs) and unresolved > params.orphan_budget
-    new_state = ExplorationState(tuple(still), orphans, orphan_seqs, branches, leaks, abandoned)
-    evidence = (*orphan_seqs, *(waiting.seq for waiting in still))
+                orphans = (*orphans, (waiting.node, waiting.seq))[-params.orphans_max :]
+    unresolved = min(1.0, (len(orphans) + len(still)) / span)
+    # A step that has a place is not off track, whatever came before it.
+    off_track = leaks and bool(orphans) and unresolved > params.orphan_budget
+    new_state = ExplorationState(tuple(still), orphans, branches, leaks, abandoned)
+    evidence = (*(orphan[1] for orphan in orphans), *(waiting.seq for waiting in still))
     signal = ExplorationSignal(
         leaks and inversion != seq, inversion, off_track, unresolved, evidence
     )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from ontrack.operators.vectors import Vector, push, unit_history
+from ontrack.operators.limits import require
+from ontrack.operators.vectors import History, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +14,15 @@ class GainParams:
 
     window: int = 256
 
-
-def _no_results() -> npt.NDArray[np.float16]:
-    return np.zeros((0, 0), dtype=np.float16)
+    def __post_init__(self) -> None:
+        require(self, 1, 4096, "window")
 
 
 @dataclass(frozen=True, slots=True)
 class GainState:
-    """Vectors of the last ``window`` results, shape (n, d)."""
+    """Vectors of the last ``window`` results."""
 
-    results: npt.NDArray[np.float16] = field(default_factory=_no_results)
+    results: History = field(default_factory=History)
 
 
 def step(params: GainParams, state: GainState, result: Vector) -> tuple[GainState, float | None]:
@@ -35,8 +32,7 @@ def step(params: GainParams, state: GainState, result: Vector) -> tuple[GainStat
     """
     if not result.any():
         return state, None
-    history = state.results if len(state.results) else np.zeros((0, len(result)), np.float16)
     gain = 1.0
-    if len(history):
-        gain = min(1.0, max(0.0, 1.0 - float(unit_history(history, result).max())))
-    return GainState(push(history, result, params.window)), gain
+    if len(state.results):
+        gain = min(1.0, max(0.0, 1.0 - float(state.results.cosines(result).max())))
+    return GainState(state.results.push(result, params.window)), gain

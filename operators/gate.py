@@ -12,9 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from ontrack.operators.artifacts import ArtifactParams, extract
+from ontrack.operators.artifacts import ArtifactParams, absent_arguments, extract
 from ontrack.operators.canonical import tool_distance
 from ontrack.operators.ledger import LedgerState
+from ontrack.operators.limits import require
 from ontrack.operators.prefix import Hops
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.transport import TransportState
@@ -39,18 +40,21 @@ class GateParams:
         How a tool without a contract is treated where contracts were given: ``irreversible`` asks
         for a reference match, ``reversible`` lets it pass.
     nothing_known
-        The answer to a call when there are neither contracts nor references. An explicit policy,
-        not a safety guarantee.
+        The answer to a call about which there is neither a contract nor, where it matters, a
+        reference: ``allow`` lets it pass as unknown. An explicit policy, not a safety guarantee.
     """
 
     match_cost_max: float = 0.40
     unknown_tools: Literal["irreversible", "reversible"] = "irreversible"
     nothing_known: Literal["allow", "block"] = "allow"
 
+    def __post_init__(self) -> None:
+        require(self, 0.0, 1.0, "match_cost_max")
+
 
 @dataclass(frozen=True, slots=True)
 class GateAnswer:
-    """``decision`` is unknown where the policy, not knowledge, let the call pass."""
+    """``decision`` is unknown where a policy, not knowledge, let the call pass."""
 
     decision: Literal["allow", "block", "unknown"]
     effect: Effect
@@ -93,15 +97,17 @@ def check(
 ) -> GateAnswer:
     """Answer one proposal against the state before it."""
     effect = effect_of(call.tool, contracts)
+    contract = contracts.get(call.tool)
     if not is_irreversible(params, call.tool, contracts):
-        if contracts or references is not None:
-            return GateAnswer("allow", effect, (), (), None)
+        if contract is None:
+            return _nothing_known(params, effect)
+        return GateAnswer("allow", effect, (), (), None)
+    if contract is None and (references is None or transport is None):
         return _nothing_known(params, effect)
     reasons: list[Reason] = []
     evidence: list[int] = []
-    contract = contracts.get(call.tool)
     if contract is not None:
-        missing = []
+        missing = list(absent_arguments(contract, call.args))
         for artifact in extract(artifact_params, call, contract).required:
             producer = ledger.producer(artifact)
             if producer is None:

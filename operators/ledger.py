@@ -6,11 +6,13 @@ afterwards (an event that arrived late) gets its edge when that happens.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from rpds import HashTrieMap
 
 from ontrack.operators.artifacts import Artifacts
+from ontrack.operators.limits import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class LedgerParams:
 
     artifacts_max: int = 4096
     waiting_max: int = 8
+
+    def __post_init__(self) -> None:
+        require(self, 1, 1_000_000, "artifacts_max", "waiting_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """Artifacts by id, never more than ``artifacts_max``."""
+    """Artifacts by the digest of their id, never more than ``artifacts_max``.
 
-    entries: HashTrieMap[str, Entry] = field(default_factory=HashTrieMap)
+    Digests, because ids are long and many: they would be the larger part of an open run.
+    """
+
+    entries: HashTrieMap[int, Entry] = field(default_factory=HashTrieMap)
     full: bool = False
 
     def producer(self, artifact: str) -> int | None:
         """Return the sequence number of the step that produced an artifact, or None."""
-        entry = self.entries.get(artifact)
+        entry = self.entry(artifact)
         return None if entry is None or entry.produced is None else entry.produced[0]
+
+    def entry(self, artifact: str) -> Entry | None:
+        """Return what is known of an artifact."""
+        return self.entries.get(_key(artifact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +97,10 @@ def step(
     entries, full = state.entries, state.full
     edges: list[tuple[int, int]] = []
     here = (seq, node)
+    waiting_here = (here,)
     for artifact in artifacts.consumed:
-        entry = entries.get(artifact)
+        key = _key(artifact)
+        entry = entries.get(key)
         source = None if entry is None else _source(entry, seq)
         if source is not None:
             edges.append((source[1], node))
@@ -96,21 +110,21 @@ def step(
             here not in entry.waiting and len(entry.waiting) < params.waiting_max
         ):
             known = entry or Entry(None, None)
-            entries = entries.insert(
-                artifact, Entry(known.surfaced, known.produced, (*known.waiting, here))
-            )
+            waiting = (*known.waiting, here) if known.waiting else waiting_here
+            entries = entries.insert(key, Entry(known.surfaced, known.produced, waiting))
     for artifact, is_product in [
         *((artifact, True) for artifact in artifacts.produced),
         *((artifact, False) for artifact in artifacts.mentioned),
     ]:
-        entry = entries.get(artifact)
+        key = _key(artifact)
+        entry = entries.get(key)
         if entry is None and len(entries) >= params.artifacts_max:
             full = True
             continue
         updated, late = _enter(entry or Entry(None, None), here, is_product)
         edges.extend((node, waiting[1]) for waiting in late)
         if updated != entry:
-            entries = entries.insert(artifact, updated)
+            entries = entries.insert(key, updated)
     unique = tuple(dict.fromkeys(edges))
     consumed = tuple(dict.fromkeys(source for source, _ in unique))
     return LedgerState(entries, full), LedgerOutput(unique, consumed)
@@ -134,5 +148,14 @@ def _enter(
     if is_product and (produced is None or here[0] < produced[0]):
         produced = here
     late = tuple(waiting for waiting in entry.waiting if waiting[0] > here[0])
-    still = tuple(waiting for waiting in entry.waiting if waiting[0] <= here[0])
+    still = (
+        tuple(waiting for waiting in entry.waiting if waiting[0] <= here[0])
+        if late
+        else entry.waiting
+    )
     return Entry(surfaced, produced, still), late
+
+
+def _key(artifact: str) -> int:
+    digest = hashlib.blake2b(artifact.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from ontrack.operators.canonical import call_key
-from ontrack.operators.vectors import Vector, push, unit_history
+from ontrack.operators.limits import require
+from ontrack.operators.vectors import History, Vector
 from ontrack.topics.events import Step
 
 
@@ -35,9 +33,10 @@ class LoopParams:
     retries_max: int = 2
     window: int = 64
 
-
-def _no_actions() -> npt.NDArray[np.float16]:
-    return np.zeros((0, 0), dtype=np.float16)
+    def __post_init__(self) -> None:
+        require(self, 1, 4096, "window")
+        require(self, 0, 100, "retries_max")
+        require(self, -1.0, 1.0, "action_similarity_min")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class LoopState:
     """The last ``window`` steps."""
 
     predecessors: tuple[Predecessor, ...] = ()
-    actions: npt.NDArray[np.float16] = field(default_factory=_no_actions)
+    actions: History = field(default_factory=History)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def step(
     has_action = bool(event.action) and bool(action.any())
     same = [i for i, before in enumerate(state.predecessors) if before.key == key]
     if same:
-        similarity = unit_history(state.actions[same], action)
+        similarity = state.actions.cosines(action, same)
         same = [
             i
             for i, cosine in zip(same, similarity.tolist(), strict=True)
@@ -101,6 +100,5 @@ def step(
     repeats = tuple(state.predecessors[i].seq for i in same)
     signal = LoopSignal(1.0 if repeats and not exempt else 0.0, repeats, exempt)
     remembered = Predecessor(key, seq, event.error is not None, has_action)
-    history = state.actions if state.predecessors else np.zeros((0, len(action)), np.float16)
     predecessors = (*state.predecessors, remembered)[-params.window :]
-    return LoopState(predecessors, push(history, action, params.window)), signal
+    return LoopState(predecessors, state.actions.push(action, params.window)), signal

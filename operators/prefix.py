@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from rpds import HashTrieMap
 
+from ontrack.operators.limits import require
 from ontrack.solver import structure
 
 Hops = npt.NDArray[np.int16]
@@ -30,6 +31,10 @@ class PrefixParams:
     nodes_max: int = 512
     age_horizon: int = 3
     waiting_max: int = 256
+
+    def __post_init__(self) -> None:
+        require(self, 1, 16_000, "nodes_max")
+        require(self, 1, 1000, "age_horizon", "waiting_max")
 
 
 def _no_hops() -> Hops:

@@ -149,13 +149,19 @@ def step(
         provenance=None,
     )
     judged = _judge(profile, state, signals, delta, profile.exploration)
-    confirmed: bool | None = None
+    withdrawn, confirmed = False, None
     if judged.output.by_transport and judged.output.intervention is not None:
-        judged, confirmed = _escalate(profile, state, grown, aligned, delta, signals, judged)
+        solved = _escalate(profile, state, grown, aligned, delta, signals)
+        withdrawn = solved.output.name != judged.output.name
+        judged = solved
+        if judged.output.by_transport:
+            confirmed = judged.output.intervention is not None
+        elif judged.output.intervention is None:
+            confirmed = False
     abort_state, abort_signal = abort.step(
         profile.abort, state.abort, seq, judged.output.severity >= 3
     )
-    all_flags = _flags(flags, admission, state, grown, delta, judged, confirmed, aligned)
+    all_flags = _flags(flags, admission, state, grown, delta, judged, withdrawn, aligned)
     new_state = replace(
         grown,
         seen=state.seen.insert(seq, admission.digest),
@@ -367,8 +373,7 @@ def _escalate(
     aligned: transport.TransportState | None,
     delta: prefix.Delta,
     signals: verdict.Signals,
-    judged: _Judged,
-) -> tuple[_Judged, bool]:
+) -> _Judged:
     """Confirm or withdraw a would-be intervention by the converged solve."""
     references = state.knowledge.references
     assert references is not None
@@ -385,8 +390,7 @@ def _escalate(
     settled = replace(
         profile.exploration, leak_threshold=profile.exploration.converged_leak_threshold
     )
-    again = _judge(profile, state, replace(signals, alignment=solved), delta, settled)
-    return again, again.output.name == judged.output.name
+    return _judge(profile, state, replace(signals, alignment=solved), delta, settled)
 
 
 def _flags(
@@ -396,7 +400,7 @@ def _flags(
     grown: RunState,
     delta: prefix.Delta,
     judged: _Judged,
-    confirmed: bool | None,
+    withdrawn: bool,
     aligned: transport.TransportState | None,
 ) -> tuple[str, ...]:
     """Name what was unusual about this event, in a fixed order."""
@@ -407,8 +411,8 @@ def _flags(
         "artifacts_full": grown.ledger.full,
         "graph_full": delta.node is None,
         "frontier_stalled": alignment is not None and alignment.frontier_stalled,
-        "withdrawn": confirmed is False,
-        "unconverged": confirmed is not None and alignment is not None and not alignment.converged,
+        "withdrawn": withdrawn,
+        "unconverged": alignment is not None and not alignment.converged,
         "after_halt": state.abort.halted,
     }
     return (

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ontrack.operators.limits import require
+
 
 @dataclass(frozen=True, slots=True)
 class StallParams:
@@ -27,6 +29,11 @@ class StallParams:
     window: int = 4
     gain_min: float = 0.05
     velocity_min: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, 1, 1000, "window")
+        require(self, 0.0, 1.0, "gain_min")
+        require(self, 0.0, 1000.0, "velocity_min")
 
 
 @dataclass(frozen=True, slots=True)

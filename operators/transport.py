@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ontrack.operators import prefix
 from ontrack.operators.canonical import tool_distance
+from ontrack.operators.limits import require
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.vectors import StepVectors
 from ontrack.solver import converged, cost, frontier, objective, streaming, structure
@@ -46,24 +47,47 @@ class TransportParams:
     leak_threshold: float = 0.6
     match_floor: float = 1e-3
 
+    def __post_init__(self) -> None:
+        require(self, 0.0, 1.0, "near_cost", "leak_threshold", "match_floor")
+        require(self, 1, 1000, "stall_steps")
+
 
 @dataclass(frozen=True, slots=True)
 class TransportState:
     """Coupling and cost rows of a run.
 
+    Plan and costs are kept in float32, half the memory of an open run; the solver works in
+    float64. Rounding a warm start by 1e-7 is far below what one iteration moves.
+
     Parameters
     ----------
-    coupling
-        Plan (K, t, M) and duals, warm for the next event.
+    plan
+        Shape (K, t, M).
+    u, v
+        Duals, warm for the next event, shapes (K, t) and (K, M).
     cost
-        Attribute costs C, shape (K, t, M); float32, as exact as the encoder's vectors.
+        Attribute costs C, shape (K, t, M); as exact as the encoder's vectors.
     gap_streak
         Consecutive steps with a gap between masked and unmasked match.
     """
 
-    coupling: Coupling
+    plan: npt.NDArray[np.float32]
+    u: Float
+    v: Float
     cost: npt.NDArray[np.float32]
     gap_streak: int = 0
+
+    @property
+    def coupling(self) -> Coupling:
+        """The coupling in the solver's precision."""
+        return Coupling(self.plan.astype(np.float64), self.u, self.v)
+
+    @classmethod
+    def of(
+        cls, coupling: Coupling, cost: npt.NDArray[np.float32], gap_streak: int
+    ) -> TransportState:
+        """Keep a coupling and the costs it belongs to."""
+        return cls(coupling.plan.astype(np.float32), coupling.u, coupling.v, cost, gap_streak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +119,8 @@ class Alignment:
     frontier_stalled
         FRONTIER_STALL: the lookahead was widened for this event.
     converged
-        Whether the solve behind it met its tolerance.
+        False where an escalated solve missed its tolerance. One fast iteration is not meant to
+        converge.
     """
 
     best: int
@@ -124,7 +149,7 @@ class Alignment:
 def start(references: ReferenceSet) -> TransportState:
     """Return the state before the first event."""
     shape = (references.count, 0, references.width)
-    return TransportState(empty_coupling(references.arrays), np.zeros(shape, np.float32))
+    return TransportState.of(empty_coupling(references.arrays), np.zeros(shape, np.float32), 0)
 
 
 def cost_row(
@@ -166,33 +191,33 @@ def step(
     """
     arrays, solver = references.arrays, params.solver
     stalled = state.gap_streak >= params.stall_steps
-    before = frontier.frontier(
-        state.coupling.plan.sum(axis=1), arrays, solver, 1.0 if stalled else None
-    )
+    previous = state.coupling
+    before = frontier.frontier(previous.plan.sum(axis=1), arrays, solver, 1.0 if stalled else None)
     costs = np.concatenate([state.cost, row[:, None, :]], axis=1)
+    exact = costs.astype(np.float64)
     distance = structure.distances(hops)
     mass = np.full(costs.shape[1], 1.0 / arrays.mean_size)
     coupling, info = streaming.step(
         solver,
         arrays,
-        state.coupling,
-        costs.astype(np.float64),
+        previous,
+        exact,
         distance,
         age,
         mass,
         before.marginal,
     )
     losses = objective.diagnostic_loss(
-        costs.astype(np.float64), distance, coupling.plan, mass, before.marginal, arrays, solver
+        exact, distance, coupling.plan, mass, before.marginal, arrays, solver
     )
     alignment = _read(
-        params, references, coupling, costs, info.linear_cost, losses, before, mass, info.converged
+        params, references, coupling, costs, info.linear_cost, losses, before, mass, True
     )
     alignment = replace(alignment, frontier_stalled=stalled)
     gap = alignment.leakage > params.leak_threshold and bool(
         alignment.cost[-1].min() < params.near_cost
     )
-    new_state = TransportState(coupling, costs, state.gap_streak + 1 if gap else 0)
+    new_state = TransportState.of(coupling, costs, state.gap_streak + 1 if gap else 0)
     return new_state, alignment
 
 
@@ -286,9 +311,7 @@ def _read(
     size = int(arrays.sizes[best])
     newest = coupling.plan[:, -1, :]
     match = objective.match_cost(newest, linear_cost[:, -1, :], params.match_floor)
-    attribute = objective.match_cost(
-        newest, costs[:, -1, :].astype(np.float64), params.match_floor
-    )
+    attribute = objective.match_cost(newest, costs[:, -1, :].astype(np.float64), params.match_floor)
     return Alignment(
         best=best,
         losses=losses,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -32,18 +32,49 @@ def step_texts(step: Step | Proposal, result_characters_max: int) -> tuple[str, 
     return step.action or "", arguments_text(step.args), result
 
 
-def unit_history(history: npt.NDArray[np.float16], vector: Vector) -> npt.NDArray[np.float32]:
-    """Cosine of one unit vector with each row of a history, shape (n,).
+def _no_rows() -> npt.NDArray[np.int8]:
+    return np.zeros((0, 0), dtype=np.int8)
 
-    Histories are kept in float16: half the memory, and cosines are right to about 1e-3, far finer
-    than any threshold on them.
+
+def _no_scales() -> npt.NDArray[np.float32]:
+    return np.zeros(0, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Vectors of earlier steps, oldest first, a byte a component.
+
+    Cosines are right to about 1e-3, far finer than any threshold on them, at a quarter of the
+    memory of float32: histories are the larger part of what a run keeps.
+
+    Parameters
+    ----------
+    rows
+        Shape (n, d), int8.
+    scales
+        What each row is multiplied by, shape (n,).
     """
-    return history.astype(np.float32) @ vector
 
+    rows: npt.NDArray[np.int8] = field(default_factory=_no_rows)
+    scales: npt.NDArray[np.float32] = field(default_factory=_no_scales)
 
-def push(
-    history: npt.NDArray[np.float16], vector: Vector, rows_max: int
-) -> npt.NDArray[np.float16]:
-    """Return the history with one more row, the oldest dropped beyond ``rows_max``."""
-    kept = history[max(0, len(history) - rows_max + 1) :]
-    return np.concatenate([kept, vector.astype(np.float16)[None, :]])
+    def __len__(self) -> int:
+        return len(self.scales)
+
+    def cosines(self, vector: Vector, places: list[int] | None = None) -> npt.NDArray[np.float32]:
+        """Return the cosine of a unit vector with each row, or with the rows at ``places``."""
+        rows = self.rows if places is None else self.rows[places]
+        scales = self.scales if places is None else self.scales[places]
+        found: npt.NDArray[np.float32] = (rows.astype(np.float32) @ vector) * scales
+        return found
+
+    def push(self, vector: Vector, rows_max: int) -> History:
+        """Return the history with one more row, the oldest dropped beyond ``rows_max``."""
+        scale = float(np.abs(vector).max()) / 127.0
+        row = np.round(vector / scale).astype(np.int8) if scale else np.zeros(len(vector), np.int8)
+        kept = slice(max(0, len(self) - rows_max + 1), None)
+        before = self.rows[kept] if len(self) else np.zeros((0, len(vector)), np.int8)
+        return History(
+            np.concatenate([before, row[None, :]]),
+            np.concatenate([self.scales[kept], np.array([scale], np.float32)]),
+        )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ontrack.operators.exploration import ExplorationParams, ExplorationSignal
 from ontrack.operators.gate import GateAnswer
+from ontrack.operators.limits import require
 from ontrack.operators.loop import LoopSignal
 from ontrack.operators.stall import StallParams, StallSignal
 from ontrack.operators.transport import Alignment
@@ -33,6 +34,10 @@ class VerdictParams:
     switch_margin: float = 0.02
     switch_window: int = 8
     switches_max: int = 2
+
+    def __post_init__(self) -> None:
+        require(self, 1, 1000, "switch_window", "switches_max")
+        require(self, 0.0, 100.0, "switch_margin")
 
 
 @dataclass(frozen=True, slots=True)

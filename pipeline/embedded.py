@@ -65,10 +65,6 @@ class EmbeddedMonitor:
         place = self._fed - 1 if offset is None else offset
         return self.fold.apply(self.state, Record(value, topic=source, offset=place))
 
-    def feed_from(self, event: Event, source: str, line: int) -> list[Output]:
-        """Fold one event that was read from a file; a dead letter will name the line."""
-        return self.feed_bytes(codecs.encode(event), source, line)
-
     def propose(self, proposal: Proposal) -> Decision:
         """Ask the gate about a call before it runs.
 

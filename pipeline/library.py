@@ -29,7 +29,20 @@ Item = TypeVar("Item")
 @dataclass(frozen=True, slots=True)
 class _Version(Generic[Item]):
     published_ms: int
+    number: int  # in the order of arrival on its shelf
     item: Item | None  # None: withdrawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Current(Generic[Item]):
+    number: int
+    item: Item
+
+
+# Which version of a reference: its number on its shelf and -1, or of the task it is written in and
+# its index there.
+_ReferenceVersion = tuple[int, int]
+_SetKey = tuple[tuple[int, int], tuple[_ReferenceVersion, ...]]
 
 
 class _Shelf(Generic[Item]):
@@ -41,21 +54,34 @@ class _Shelf(Generic[Item]):
 
     def put(self, key: str, item: Item | None, published_ms: int) -> None:
         versions = self._versions.setdefault(key, [])
-        versions.append(_Version(published_ms, item))
+        versions.append(_Version(published_ms, len(self._times), item))
         versions.sort(key=lambda version: version.published_ms)
         self._times.append(published_ms)
 
-    def as_of(self, time_ms: int | None) -> dict[str, Item]:
+    def as_of(self, time_ms: int | None) -> dict[str, _Current[Item]]:
         """Return what was published up to a time; None means by now."""
-        found: dict[str, Item] = {}
+        found: dict[str, _Current[Item]] = {}
         for key, versions in self._versions.items():
-            current: Item | None = None
+            current: _Version[Item] | None = None
             for version in versions:
                 if time_ms is None or version.published_ms <= time_ms:
-                    current = version.item
-            if current is not None:
-                found[key] = current
+                    current = version
+            if current is not None and current.item is not None:
+                found[key] = _Current(current.number, current.item)
         return found
+
+    def mark(self, time_ms: int) -> tuple[int, int]:
+        """Return a mark of what was published up to a time: equal marks, equal content.
+
+        Versions are only ever added, so their count and the last to arrive tell them apart.
+        """
+        numbers = [
+            version.number
+            for versions in self._versions.values()
+            for version in versions
+            if version.published_ms <= time_ms
+        ]
+        return len(numbers), max(numbers, default=-1)
 
     def times(self) -> list[int]:
         """Return the distinct times of publication, sorted."""
@@ -84,7 +110,7 @@ class Library:
         self._tasks: _Shelf[Task] = _Shelf()
         self._epochs: list[int] | None = None
         self._views: OrderedDict[int, _View] = OrderedDict()
-        self._sets: OrderedDict[tuple[str, ...], ReferenceSet] = OrderedDict()
+        self._sets: OrderedDict[_SetKey, ReferenceSet] = OrderedDict()
 
     def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
         """Publish a reference, or withdraw it (None)."""
@@ -127,7 +153,8 @@ class Library:
         )
         if not chosen:
             return Knowledge(view.contracts, None)
-        key = (str(view.contracts_epoch), *(reference.reference_id for reference in chosen))
+        # By version, not by name: a reference or contract may be replaced under its old name.
+        key = (view.contracts_mark, tuple(view.versions[id(reference)] for reference in chosen))
         compiled = self._sets.get(key)
         if compiled is None:
             compiled = self._compile(chosen, view.contracts, self._profile.artifacts)
@@ -177,9 +204,10 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    contracts_epoch: int
+    contracts_mark: tuple[int, int]
     contracts: Mapping[str, ToolContract]
     by_task: Mapping[str, tuple[Reference, ...]]
+    versions: Mapping[int, _ReferenceVersion]  # by the identity of the objects in by_task
 
     @classmethod
     def of(
@@ -190,17 +218,17 @@ class _View:
         tasks: _Shelf[Task],
     ) -> _View:
         by_task: dict[str, list[Reference]] = {}
-        written = [
-            reference
-            for task in tasks.as_of(epoch).values()
-            for reference in task.written_references()
-        ]
-        for reference in [*references.as_of(epoch).values(), *written]:
-            by_task.setdefault(reference.task_id, []).append(reference)
-        times = contracts.times()
-        count = bisect_right(times, epoch)
+        versions: dict[int, _ReferenceVersion] = {}
+        for version in references.as_of(epoch).values():
+            by_task.setdefault(version.item.task_id, []).append(version.item)
+            versions[id(version.item)] = (version.number, -1)
+        for task in tasks.as_of(epoch).values():
+            for index, reference in enumerate(task.item.written_references()):
+                by_task.setdefault(reference.task_id, []).append(reference)
+                versions[id(reference)] = (task.number, index)
         return cls(
-            times[count - 1] if count else ALWAYS - 1,
-            contracts.as_of(epoch),
-            {task: tuple(found) for task, found in by_task.items()},
+            contracts.mark(epoch),
+            {name: version.item for name, version in contracts.as_of(epoch).items()},
+            {task_id: tuple(found) for task_id, found in by_task.items()},
+            versions,
         )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from io import StringIO
+from typing import TextIO
 
 import structlog
+
+from ontrack.pipeline.terminal import printable
 
 
 def set_up_logging(level: str, as_json: bool) -> None:
@@ -21,9 +25,10 @@ def set_up_logging(level: str, as_json: bool) -> None:
         else structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
             # No locals: they would put agents' arguments into the log.
-            exception_formatter=structlog.dev.plain_traceback,
+            exception_formatter=_traceback,
         )
     )
+    tidy = [] if as_json else [_without_controls]
     structlog.configure(
         processors=[
             *shared,
@@ -39,6 +44,7 @@ def set_up_logging(level: str, as_json: bool) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *tidy,
                 *([structlog.processors.format_exc_info] if as_json else []),
                 renderer,
             ],
@@ -49,3 +55,18 @@ def set_up_logging(level: str, as_json: bool) -> None:
     root.setLevel(level.upper())
     for noisy in ("aiokafka", "faust", "mode"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def _without_controls(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Take what could steer a terminal out of the message; other values are shown by repr."""
+    event["event"] = printable(str(event.get("event", "")), keep="\n\t")
+    return event
+
+
+def _traceback(stream: TextIO, error: structlog.typing.ExcInfo) -> None:
+    """Write a traceback; the text of an exception may quote what an agent sent."""
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(printable(text.getvalue(), keep="\n\t"))

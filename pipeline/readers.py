@@ -132,13 +132,16 @@ def read_references(
 
 def references_from_successes(
     paths: Iterable[str | Path],
+    format: str = AUTO,
     on_skipped: OnSkipped | None = None,
     stdin: BinaryIO | None = None,
+    on_bad: OnBad | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> list[Reference]:
     """Make a reference of every recorded run that names a task and ended with success.
 
-    The reference names the run it comes from, so that no run need be compared with itself. Runs
-    with equal steps share a reference id.
+    The reference names the run it comes from, so that no run need be compared with itself; its id
+    is a digest of task, run and steps.
 
     Raises
     ------
@@ -147,7 +150,7 @@ def references_from_successes(
     """
     return [
         reference
-        for run in _recordings(read_events(paths, stdin=stdin))
+        for run in _recordings(read_events(paths, format, on_bad, limits, stdin))
         if run.outcome == "success" and run.task_id is not None
         for reference in _as_reference(run, Provenance.MINED, on_skipped)
     ]

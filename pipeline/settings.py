@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -35,7 +36,7 @@ class Settings(BaseSettings):
         "wordllama", description="text encoder"
     )
     encoder_cache_entries: int = Field(
-        65_536, ge=0, description="texts whose vectors are kept, 1 KiB each"
+        65_536, ge=1, description="texts whose vectors are kept, 1 KiB each"
     )
     intervene: bool = Field(True, description="publish interventions; false is shadow mode")
 
@@ -86,12 +87,22 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put flags over environment over file."""
-        path = Path(os.environ.get("ONTRACK_CONFIG", "ontrack.toml"))
         return (
             init_settings,
             _Environment(settings_cls),
-            TomlConfigSettingsSource(settings_cls, path),
+            TomlConfigSettingsSource(settings_cls, _config_file()),
         )
+
+    @field_validator("broker")
+    @classmethod
+    def _hosts_and_ports(cls, value: str) -> str:
+        """Refuse here what a Kafka client would fail on without a word about the setting."""
+        for server in value.split(","):
+            host, colon, port = server.strip().rpartition(":")
+            is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65_536
+            if not (is_port and host if colon else port):
+                raise ValueError(f"expected host:port,… found {value[:80]!r}")
+        return value
 
     @property
     def limits(self) -> Limits:
@@ -119,6 +130,23 @@ class _Environment(PydanticBaseSettingsSource):
         return found
 
 
+def _config_file() -> Path:
+    """Return the settings file; one that is named must be there.
+
+    Raises
+    ------
+    InvalidSettings
+        ``ONTRACK_CONFIG`` names no file.
+    """
+    named = os.environ.get("ONTRACK_CONFIG")
+    if named is not None and not Path(named).is_file():
+        raise InvalidSettings(
+            f"ONTRACK_CONFIG names {named!r}, which is no file; "
+            "name an existing one, or unset ONTRACK_CONFIG to use ontrack.toml where there is one"
+        )
+    return Path(named or "ontrack.toml")
+
+
 def load_settings(**flags: Any) -> Settings:
     """Read the settings; flags that are None were not given.
 
@@ -130,15 +158,28 @@ def load_settings(**flags: Any) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         return Settings(**given)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"settings file {str(_config_file())!r}: {error}") from error
     except ValidationError as error:
         lines = [
-            f"  {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            f"  {_known_as(item['loc'])}: {_problem(item['type'], item['msg'])}"
             for item in error.errors(include_url=False, include_input=False)
         ]
         raise InvalidSettings(
             "settings are not valid (ontrack.toml, ONTRACK_… variables, flags):\n"
             + "\n".join(lines)
         ) from error
+
+
+def _known_as(place: tuple[int | str, ...]) -> str:
+    """Name a setting as the user wrote it: a variable in capitals, or as in the file."""
+    name = ".".join(map(str, place))
+    variable = f"ONTRACK_{name.upper()}"
+    return f"{name} ({variable})" if variable in os.environ else name
+
+
+def _problem(kind: str, message: str) -> str:
+    return "no such setting" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
 
 
 def masked(settings: Settings) -> dict[str, Any]:

@@ -59,9 +59,10 @@ def frontier(
     nu, valid, parents = references.nu, references.valid, references.parents
     covered = np.divide(column_mass, nu, out=np.zeros_like(nu), where=valid)
     satisfied = (covered >= params.kappa) & valid
-    blocked = (parents & ~satisfied[:, None, :]).any(axis=2)
+    # Products of booleans: "any parent that is not satisfied", "any parent that is active".
+    blocked = np.matmul(parents, ~satisfied[:, :, None])[:, :, 0]
     active = valid & ~blocked
-    lookahead = (parents & active[:, None, :]).any(axis=2) & ~active
+    lookahead = np.matmul(parents, active[:, :, None])[:, :, 0] & ~active
     share = np.where(lookahead, ahead, params.dormant_weight)
     share[active | satisfied] = 1.0
     return Frontier(nu * share, satisfied, active, lookahead)

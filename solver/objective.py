@@ -18,26 +18,39 @@ from ontrack.solver.problem import ReferenceArrays, SolverParams
 def linearise(distance: Floats, plan: Floats, references: ReferenceArrays) -> Floats:
     """Linearise the quadratic term at a plan, equation (8), not clipped.
 
-    ``G_ij = sum_kl (D^P_ik - D^R_jl)^2 T_kl``, factored for the square loss: O(t^2 M + t M^2) for
+    ``G_ij = sum_kl (D^P_ik - D^R_jl)^2 T_kl``, factored for the square loss: O(s t M + s M^2) for
     each reference. ``theta * G`` is the gradient of the quadratic term.
 
     Parameters
     ----------
-    distance : (t, t)
-        D^P, symmetric.
+    distance : (s, t)
+        Rows of D^P: all (s = t), or one more than the plan has, whose own row is still empty.
     plan : (K, t, M)
         T.
 
     Returns
     -------
-    (K, t, M)
+    (K, s, M)
     """
-    rows = plan.sum(axis=2)
-    columns = plan.sum(axis=1)
+    rows, columns = row_mass(plan), column_mass(plan)
     gradient: Floats = np.matmul(np.matmul(distance * -2.0, plan), references.structure)
-    gradient += np.matmul(rows, distance * distance)[:, :, None]
-    gradient += np.matmul(columns[:, None, :], references.structure_squared)
+    of_steps = np.matmul(rows, (distance * distance).T)
+    of_nodes = np.matmul(columns[:, None, :], references.structure_squared)
+    # One sum of both, then one addition: broadcasting is what costs here.
+    gradient += of_steps[:, :, None] + of_nodes
     return gradient
+
+
+def row_mass(plan: Floats) -> Floats:
+    """Mass of each step, ``T 1``, (K, t); as a product, three times as fast as numpy's sum."""
+    mass: Floats = np.matmul(plan, np.ones(plan.shape[2]))
+    return mass
+
+
+def column_mass(plan: Floats) -> Floats:
+    """Mass of each reference node, ``T^T 1``, (K, M); a product as in :func:`row_mass`."""
+    mass: Floats = np.matmul(np.ones(plan.shape[1]), plan)
+    return mass
 
 
 def linear_cost(cost: Floats, gradient: Floats, age: Floats, params: SolverParams) -> Floats:
@@ -91,7 +104,7 @@ def objective(
         (1.0 - params.theta) * _inner(cost, plan)
         + params.theta / 2.0 * quadratic
         + params.lam * (row_gap + column_gap)
-        + params.epsilon * _entropy(plan)
+        + params.epsilon * (_mass_log_mass(plan) - plan.sum(axis=(1, 2)))
     )
     return value
 
@@ -110,13 +123,14 @@ def diagnostic_loss(
     As :func:`objective`, but the two KL terms are replaced by the gap in total mass and the
     quadratic term is clipped at 0 (section 4.3, implementation notes). Shapes as there.
     """
-    quadratic = np.maximum(_inner(linearise(distance, plan, references), plan), 0.0)
-    total = plan.sum(axis=(1, 2))
+    rows, columns = row_mass(plan), column_mass(plan)
+    total = rows.sum(axis=1)
+    quadratic = np.maximum(_quadratic(distance, plan, rows, columns, references), 0.0)
     gap = np.abs(total - mu.sum()) + np.abs(total - marginal.sum(axis=1))
     loss: Floats = (
         (1.0 - params.theta) * _inner(cost, plan)
         + params.theta / 2.0 * quadratic
-        + params.epsilon * _entropy(plan)
+        + params.epsilon * (_mass_log_mass(plan) - total)
         + params.lam * gap
     )
     return loss
@@ -146,7 +160,7 @@ def row_leakage(plan: Floats, mu: Floats) -> Floats:
     -------
     (K, t)
     """
-    rows = plan.sum(axis=2)
+    rows = row_mass(plan)
     leakage: Floats = 1.0 - np.divide(rows, mu, out=np.ones_like(rows), where=mu > 0.0)
     return np.clip(leakage, 0.0, 1.0, out=leakage)
 
@@ -168,17 +182,31 @@ def match_cost(plan_row: Floats, linear_cost_row: Floats, epsilon_den: float = 1
     return matched
 
 
-def _inner(left: Floats, right: Floats) -> Floats:
-    """Frobenius inner product of each reference's pair, (K,)."""
-    product: Floats = (left * right).sum(axis=(1, 2))
+def _quadratic(
+    distance: Floats, plan: Floats, rows: Floats, columns: Floats, references: ReferenceArrays
+) -> Floats:
+    """``<G(T), T>`` of each reference, (K,), without building G.
+
+    ``p' (D^P)^2 p + q' (D^R)^2 q - 2 <D^P T, T D^R>`` with the row sums p and column sums q.
+    """
+    of_steps = np.matmul(rows, distance * distance)
+    of_nodes = np.matmul(columns[:, None, :], references.structure_squared)[:, 0, :]
+    crossed = _inner(np.matmul(distance, plan), np.matmul(plan, references.structure))
+    product: Floats = _inner(of_steps, rows) + _inner(of_nodes, columns) - 2.0 * crossed
     return product
 
 
-def _entropy(plan: Floats) -> Floats:
-    """``H(T) = sum T (log T - 1)`` of each reference, (K,).
+def _inner(left: Floats, right: Floats) -> Floats:
+    """Inner product of each reference's pair of arrays of one shape, (K,)."""
+    count = len(left)
+    product: Floats = np.matmul(left.reshape(count, 1, -1), right.reshape(count, -1, 1))
+    return product[:, 0, 0]
+
+
+def _mass_log_mass(plan: Floats) -> Floats:
+    """``sum T log T`` of each reference, (K,): the entropy H without its ``- sum T``.
 
     The floor under the logarithm makes ``0 log 0 = 0`` and is below every mass that counts.
     """
-    logarithm = np.log(np.maximum(plan, TINY))
-    logarithm -= 1.0
-    return _inner(plan, logarithm)
+    logarithm = np.maximum(plan, TINY)
+    return _inner(plan, np.log(logarithm, out=logarithm))

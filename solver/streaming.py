@@ -76,10 +76,9 @@ def step(
     check_shape("age", age, (steps,))
     check_shape("mu", mu, (steps,))
     check_shape("marginal", marginal, (count, width))
-    padded = np.empty((count, steps, width))
-    padded[:, :old] = coupling.plan
-    padded[:, old] = 0.0
-    total_cost = linear_cost(cost, linearise(distance, padded, references), age, params)
+    # The plan's new row is empty: it adds nothing, so the matching column of D^P is left out.
+    gradient = linearise(distance[:, :old], coupling.plan, references)
+    total_cost = linear_cost(cost, gradient, age, params)
     kernel = gibbs_kernel(total_cost, params.epsilon)
     scalings = scale(
         kernel,
@@ -91,10 +90,9 @@ def step(
         params.inner_iterations,
         params.inner_tolerance,
     )
-    plan = assemble(kernel, scalings)
-    plan *= params.gamma
-    padded *= 1.0 - params.gamma
-    plan += padded
+    plan = assemble(kernel, scalings, params.gamma)
+    kept = plan[:, :old]
+    kept += (1.0 - params.gamma) * coupling.plan
     residual = float(scalings.residual.max())
     info = StreamingInfo(
         total_cost, scalings.iterations, residual, residual < params.inner_tolerance

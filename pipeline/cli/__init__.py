@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import OnTrackError
 
 # Command -> (module, one line of help). Listed here so that --help imports nothing.
@@ -22,6 +23,8 @@ _COMMANDS = {
     "doctor": ("doctor", "Check settings, encoder, broker and topics."),
     "bench": ("bench", "Measure the engine on this machine."),
 }
+
+_LINE_END = "\n"
 
 
 class _Commands(click.Group):
@@ -38,6 +41,20 @@ class _Commands(click.Group):
         module = importlib.import_module(f"ontrack.pipeline.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of our output that went away (``| head``) is no error.
+
+        Caught here because click itself would exit with 1, which means a failed check.
+        """
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -59,9 +76,5 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return cli.main(args=arguments, prog_name="ontrack", standalone_mode=True)
     except OnTrackError as error:
-        click.echo(f"ontrack: {error}", err=True)
+        click.echo(f"ontrack: {printable(str(error), keep=_LINE_END)}", err=True)
         sys.exit(2)
-    except BrokenPipeError:
-        # The reader of our output went away (| head): that is no error of theirs or ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

@@ -32,7 +32,8 @@ class Check:
 def command(broker: str | None, as_json: bool, no_broker: bool) -> None:
     """Check settings, encoder, broker and topics; exit 1 if something is amiss."""
     settings = load_settings(broker=broker)
-    checks = [_python(), _settings(settings), _encoder(settings)]
+    encoder = _encoder(settings)
+    checks = [_python(), _settings(settings), encoder, _profile(settings, encoder.ok)]
     if not no_broker:
         checks += [_broker(settings), _topics(settings)]
     for check in checks:
@@ -78,18 +79,28 @@ def _settings(settings: Settings) -> Check:
 
 def _encoder(settings: Settings) -> Check:
     def look() -> str:
-        from ontrack.operators.profiles import make_profile
         from ontrack.pipeline.encoders import make_encoder
 
         encoder = make_encoder(settings.encoder)
         vector = encoder.encode(["the quick check of an encoder"])
-        profile = make_profile(settings.profile, encoder.name)
-        return (
-            f"{encoder.name}, {vector.shape[1]} dimensions; profile {profile.name}, "
-            f"settings {profile.digest(encoder.name)}"
-        )
+        return f"{encoder.name}, {vector.shape[1]} dimensions"
 
     return _attempt("encoder", look, "choose another with --encoder or ONTRACK_ENCODER")
+
+
+def _profile(settings: Settings, encoder_works: bool) -> Check:
+    def look() -> str:
+        from ontrack.operators.profiles import make_profile
+        from ontrack.pipeline.encoders import make_encoder
+
+        profile = make_profile(settings.profile, settings.encoder)
+        if not encoder_works:
+            return profile.name
+        name = make_encoder(settings.encoder).name
+        digest = make_profile(settings.profile, name).digest(name)
+        return f"{profile.name}, with {name} settings {digest}"
+
+    return _attempt("profile", look, "choose a known one with --profile or ONTRACK_PROFILE")
 
 
 def _broker(settings: Settings) -> Check:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from ontrack.pipeline import readers
+from ontrack.topics.codecs import Limits
+from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.knowledge import Provenance, Reference, Task, ToolContract
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -93,14 +95,23 @@ def json_option(command: Command) -> Command:
 
 def load_knowledge(
     paths: Sequence[str],
+    limits: Limits,
     references: Sequence[str],
     provenance: str,
     references_from_successes: bool,
     tools: Sequence[str],
     tasks: Sequence[str],
     format_: str,
+    skip_bad: bool = False,
 ) -> Given:
     """Read the knowledge that the options name.
+
+    Parameters
+    ----------
+    limits
+        Of one event.
+    skip_bad
+        Pass over unusable events of PATH, which whoever reads PATH again will report.
 
     Raises
     ------
@@ -116,9 +127,15 @@ def load_knowledge(
                 "--references-from-successes reads PATH twice, which standard input does not "
                 "allow; write the runs to a file first"
             )
-        found += readers.references_from_successes(paths)
+        found += readers.references_from_successes(
+            paths, format_, on_bad=_pass_over if skip_bad else None, limits=limits
+        )
     return Given(
         tuple(found),
         tuple(tool for path in tools for tool in readers.read_tools(path)),
         tuple(task for path in tasks for task in readers.read_tasks(path)),
     )
+
+
+def _pass_over(_path: str, _line: int, _raw: bytes, _error: InvalidEvent) -> None:
+    """Leave an unusable event out."""

@@ -53,7 +53,7 @@ def command(
         profile=profile, encoder=encoder, intervene=False if no_intervene else None
     )
     set_up_logging(settings.log_level, settings.log_json)
-    given = load_knowledge(paths, **knowledge)
+    given = load_knowledge(paths, settings.limits, skip_bad=quarantine, **knowledge)
     monitor = EmbeddedMonitor(settings, given.references, given.contracts, given.tasks)
     printer = Printer(as_json)
     quarantined: list[Output] = []
@@ -61,7 +61,9 @@ def command(
     def keep(path: str, line: int, raw: bytes, error: InvalidEvent) -> None:
         quarantined.append(dead_letter(Record(raw, topic=path, offset=line), error))
 
-    source = readers.read_events(paths, knowledge["format_"], on_bad=keep if quarantine else None)
+    source = readers.read_events(
+        paths, knowledge["format_"], keep if quarantine else None, settings.limits
+    )
     for output in _monitored(monitor, source, gate):
         while quarantined:
             printer.show(quarantined.pop(0))
@@ -83,4 +85,6 @@ def _monitored(
     for item in source:
         if gate and isinstance(item.event, Step) and item.event.run_id not in monitor.state.ended:
             yield monitor.propose(proposal_of(item.event))
-        yield from monitor.feed_from(item.event, item.path, item.line)
+        # The line itself, as it would stand on the topic: dead letters hold its bytes, and what the
+        # codec has to mend in it is flagged.
+        yield from monitor.feed_bytes(item.raw, item.path, item.line)

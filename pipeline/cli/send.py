@@ -16,7 +16,9 @@ from ontrack.pipeline.cli.options import (
     load_knowledge,
     paths_argument,
 )
+from ontrack.pipeline.event_reader import SourceEvent
 from ontrack.pipeline.settings import load_settings
+from ontrack.topics.codecs import Limits
 from ontrack.topics.events import Event
 
 
@@ -35,8 +37,10 @@ def command(
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate must be above 0")
     settings = load_settings(broker=broker)
-    given, events = _demo() if demo else (load_knowledge(paths, **knowledge), None)
-    source = events if events is not None else _from_files(paths, knowledge["format_"])
+    given, events = _demo() if demo else (load_knowledge(paths, settings.limits, **knowledge), None)
+    source = (
+        events if events is not None else _from_files(paths, knowledge["format_"], settings.limits)
+    )
 
     from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 
@@ -51,10 +55,12 @@ def command(
     click.echo(f"{count} events sent in {time.monotonic() - began:.1f} s", err=True)
 
 
-def _from_files(paths: tuple[str, ...], format_: str) -> Iterator[Event]:
+def _from_files(
+    paths: tuple[str, ...], format_: str, limits: Limits
+) -> Iterator[Event | SourceEvent]:
     from ontrack.pipeline import readers
 
-    return (item.event for item in readers.read_events(paths, format_))
+    return readers.read_events(paths, format_, limits=limits)
 
 
 def _demo() -> tuple[Given, Iterable[Event]]:

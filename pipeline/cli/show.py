@@ -7,7 +7,9 @@ from collections import Counter
 
 import click
 
+from ontrack.pipeline.terminal import printable
 from ontrack.topics import codecs
+from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
@@ -59,7 +61,12 @@ class Printer:
             self.counts["lines"] += 1
             sys.stdout.buffer.write(value + b"\n")
         else:
-            self.show(codecs.decode_output(value))
+            try:
+                self.show(codecs.decode_output(value))
+            except InvalidEvent as error:
+                # Somebody else's message on our topic must not end the watch.
+                self.counts["unreadable"] += 1
+                click.echo(f"{click.style('unreadable', fg='red')} {_plain(str(error), 200)}")
 
     def flush(self) -> None:
         """Flush stdout."""
@@ -91,7 +98,7 @@ def line(output: Output) -> str:
     assert isinstance(output, DeadLetter)
     label = click.style("dead letter", fg="red")
     what = f"{output.error.name}: {_plain(output.error.text, 200)}"
-    return f"{label} {output.topic}:{output.offset}  {what}"
+    return f"{label} {_plain(output.topic, 120)}:{output.offset}  {what}"
 
 
 def _place(output: Verdict | Intervention | Decision) -> str:
@@ -104,5 +111,5 @@ def _why(reasons: tuple[Reason, ...]) -> str:
 
 def _plain(text: str, width: int) -> str:
     """Return text of agents without control characters, cut to a width."""
-    clean = "".join(char if char.isprintable() else "·" for char in text)
+    clean = printable(text)
     return clean if len(clean) <= width else clean[: width - 1] + "…"

@@ -50,14 +50,28 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def ssl_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context, or None where TLS is off."""
+    """Return the TLS context, or None where TLS is off.
+
+    Raises
+    ------
+    InvalidSettings
+        A certificate or key file cannot be read.
+    """
     if not settings.security_protocol.endswith("SSL"):
         return None
-    context: ssl.SSLContext = create_ssl_context(
-        cafile=settings.ssl_cafile,
-        certfile=settings.ssl_certfile,
-        keyfile=settings.ssl_keyfile,
-    )
+    files = (settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile)
+    try:
+        context: ssl.SSLContext = create_ssl_context(
+            cafile=settings.ssl_cafile,
+            certfile=settings.ssl_certfile,
+            keyfile=settings.ssl_keyfile,
+        )
+    except OSError as error:  # ssl.SSLError is one
+        named = ", ".join(repr(file) for file in files if file is not None)
+        raise InvalidSettings(
+            f"TLS cannot be set up from {named or 'the system certificates'}: {error}; "
+            "see ssl_cafile, ssl_certfile and ssl_keyfile"
+        ) from error
     return context
 
 

@@ -96,9 +96,14 @@ def record_of(message: ConsumerRecord) -> Record:
     )
 
 
-def source_offset(message: ConsumerRecord) -> int:
-    """Return the offset of the event that an output came from; -1 where none is written."""
+def source_offset(message: ConsumerRecord, topic: str) -> int:
+    """Return the offset of what an output came from; -1 where it came from another topic.
+
+    Dead letters come from events and from proposals, whose offsets have nothing to do with each
+    other.
+    """
     for name, value in message.headers or ():
         if name == SOURCE_HEADER and value:
-            return int(value.rsplit(b":", 1)[1])
+            source, _, offset = value.decode("utf-8", "replace").rsplit(":", 2)
+            return int(offset) if source == topic else -1
     return -1

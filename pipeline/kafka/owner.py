@@ -25,7 +25,7 @@ from ontrack.pipeline.kafka.emitter import Emitter, Message, message_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset
 from ontrack.pipeline.metrics import Metrics
-from ontrack.topics.catalog import Catalogue, TopicSpec
+from ontrack.topics.catalog import Catalogue
 
 _log = structlog.get_logger(__name__)
 
@@ -67,6 +67,8 @@ class PartitionOwner:
         self.state = PartitionState()
         self.watermark = Watermark()
         self._ready = asyncio.Event()
+        self._revoked = asyncio.Event()
+        self._end_seen = 0
         self._batch_events_max = batch_events_max
         self._topics = topics
         self._fold = fold
@@ -83,13 +85,21 @@ class PartitionOwner:
         return self._ready.is_set()
 
     async def until_ready(self) -> None:
-        """Wait for that; decisions are not made on half a state."""
-        await self._ready.wait()
+        """Wait for that, or for a revocation: decisions are not made on half a state."""
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._revoked)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
 
     def revoke(self) -> None:
         """Stop publishing: the partition may belong to somebody else by now."""
         self._owned = False
         self._ready.clear()
+        # Lets those go who wait now; who begins to wait later waits for the next recovery.
+        self._revoked.set()
+        self._revoked = asyncio.Event()
 
     async def resume(self) -> None:
         """Take the partition (again): find the floors, fold the log to its end, be ready.
@@ -144,12 +154,17 @@ class PartitionOwner:
             await self._advance(contiguous)
 
     async def catch_up(self) -> None:
-        """Compare the watermark with the log's end and read what was never delivered."""
+        """Compare the watermark with the log's end and read what was never delivered.
+
+        What has come since the last look may still be on its way, so it is left to the delivery.
+        """
         if not self.ready or self._turn.locked():
             return
+        overdue = self._end_seen
         _, last = await self._reader.bounds(self._topics.events.name, self.partition)
+        self._end_seen = last
         async with self._turn:
-            if self._owned and last > self.watermark.next_offset:
+            if self._owned and overdue > self.watermark.next_offset:
                 _log.warning(
                     "undelivered_tail",
                     partition=self.partition,
@@ -197,7 +212,10 @@ class PartitionOwner:
         messages: list[Message] = []
         slice_began = time.monotonic()
         for record in records:
-            for output in self._fold.apply(self.state, record):
+            duplicates = self.state.duplicates
+            outputs = self._fold.apply(self.state, record)
+            self._metrics.duplicates.inc(self.state.duplicates - duplicates)
+            for output in outputs:
                 message = message_of(self._topics, record, output)
                 if record.offset > self.watermark.floors.get(message.topic, -1):
                     messages.append(message)
@@ -211,16 +229,40 @@ class PartitionOwner:
 
     async def _published(self) -> dict[str, int]:
         """Source offset of the last output of each topic, read from the topics' tails."""
-        outputs: tuple[TopicSpec, ...] = (
-            self._topics.verdicts,
-            self._topics.interventions,
-            self._topics.scorecards,
-            self._topics.dead_letters,
-            self._topics.decisions,
-        )
+        events, proposals = self._topics.events.name, self._topics.proposals.name
+        sources = {
+            self._topics.verdicts.name: events,
+            self._topics.interventions.name: events,
+            self._topics.scorecards.name: events,
+            self._topics.dead_letters.name: events,
+            self._topics.decisions.name: proposals,
+        }
         floors: dict[str, int] = {}
-        for spec in outputs:
-            tail = await self._reader.tail(spec.name, self.partition, TAIL_MESSAGES)
+        for name, source in sources.items():
+            tail = await self._reader.tail(name, self.partition, TAIL_MESSAGES)
             # A former owner may have been writing while its successor was: take the highest.
-            floors[spec.name] = max((source_offset(message) for message in tail), default=-1)
+            floor = max((source_offset(message, source) for message in tail), default=-1)
+            floors[name] = await self._credible(name, floor, source)
         return floors
+
+    async def _credible(self, output: str, floor: int, source: str) -> int:
+        """Drop a floor that lies beyond its source: it speaks of a topic that is no more.
+
+        Somebody created the source topic anew, or the broker lost its end. Without this the worker
+        would stay silent until the new offsets have passed the old ones.
+        """
+        if floor < 0:
+            return floor
+        # Asked after the floor was read: an output never precedes what it came from.
+        _, last = await self._reader.bounds(source, self.partition)
+        if floor < last:
+            return floor
+        _log.error(
+            "outputs_of_a_former_log",
+            partition=self.partition,
+            output=output,
+            floor=floor,
+            source=source,
+            log_end=last,
+        )
+        return -1

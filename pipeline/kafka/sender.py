@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel
 
+from ontrack.pipeline.event_reader import SourceEvent
 from ontrack.pipeline.kafka.connection import start_producer, topics_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -18,11 +19,15 @@ from ontrack.topics.knowledge import Reference, Task, ToolContract
 IN_FLIGHT_MAX = 2000
 
 
-async def send_events(settings: Settings, events: Iterable[Event], rate: float | None) -> int:
+async def send_events(
+    settings: Settings, events: Iterable[Event | SourceEvent], rate: float | None
+) -> int:
     """Publish events, keyed by run id, in order; returns when all are acknowledged.
 
     Parameters
     ----------
+    events
+        Events, or what a file holds: its lines are sent as they are.
     rate
         Events a second, or None for as fast as the broker takes them.
     """
@@ -31,10 +36,14 @@ async def send_events(settings: Settings, events: Iterable[Event], rate: float |
     count, began = 0, clock.monotonic()
     waiting: list[asyncio.Future[object]] = []
     try:
-        for event in events:
+        for item in events:
+            if isinstance(item, SourceEvent):
+                event, value = item.event, item.raw
+            else:
+                event, value = item, codecs.encode(item)
             future = await producer.send(
                 topic,
-                codecs.encode(event),
+                value,
                 key=event.run_id.encode(),
                 headers=_headers(event, f"{event.run_id}:{event.type}:{event.seq}", event.time),
             )

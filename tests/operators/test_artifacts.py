@@ -44,7 +44,7 @@ def test_without_metadata_ids_are_read_from_arguments_and_result() -> None:
 
 
 def test_a_harness_that_logs_one_side_leaves_the_other_to_the_rules() -> None:
-    only_in = of(consumed=(), result="src/config.py:12: timeout=5")
+    only_in = of(args={"q": "docs/z.md"}, consumed=(), result="src/config.py:12: timeout=5")
     assert only_in == Artifacts((), ("src/config.py",), ())
     only_out = of(args={"path": "src/config.py"}, produced=("report-7",))
     assert only_out == Artifacts(("src/config.py",), ("report-7",), ("src/config.py",))
@@ -161,3 +161,14 @@ def test_ids_are_unique_and_within_the_limits(
 def test_key_order_of_arguments_does_not_matter_to_the_set_of_ids(event: Step) -> None:
     turned = event.model_copy(update={"args": dict(reversed(event.args.items()))})
     assert set(extract(PARAMS, event, None).consumed) == set(extract(PARAMS, turned, None).consumed)
+
+
+def test_a_document_that_a_contract_points_at_is_an_id_by_its_digest() -> None:
+    """The gate may require it, and a ledger of thousands must not hold thousands of documents."""
+    contract = ToolContract(name="t", consumes=("args.body",), produces=("result",))
+    text = "a long letter " * 1000
+    found = of(contract, args={"body": text}, result=text)
+    assert found.consumed == found.produced == found.required
+    assert len(found.consumed[0]) <= PARAMS.id_characters_max
+    assert of(contract, args={"body": text + "."}).consumed != found.consumed
+    assert len(of(consumed=("x" * 1000,), produced=()).consumed[0]) <= PARAMS.id_characters_max

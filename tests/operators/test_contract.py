@@ -249,7 +249,7 @@ def exploration_sizes(state: exploration.ExplorationState) -> dict[str, tuple[in
     return {
         "pending": (len(state.pending), grace),
         "branches": (len(state.branches), grace + 1),
-        "orphans kept": (len(state.orphan_seqs), 16),
+        "orphans kept": (len(state.orphans), SMALL.exploration.orphans_max),
     }
 
 

@@ -133,7 +133,7 @@ def test_a_branch_left_after_one_or_two_steps_is_abandoned_without_alarm() -> No
         signals += [story.event(GOOD, near(0)) for _ in range(4)]
         assert not any(signal.off_track for signal in signals)
         assert story.state.abandoned == steps
-        assert story.state.orphans == 0
+        assert story.state.orphans == ()
         assert signals[-1].unresolved == 0
 
 

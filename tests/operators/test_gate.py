@@ -102,7 +102,7 @@ def test_an_unknown_tool_needs_a_reference_match_unless_the_policy_says_otherwis
     assert (strict.decision, strict.effect) == ("block", "unknown")
     assert strict.reasons[0].signal == "proposal_cost"
     lenient = monitored(5, settings_=profile(unknown_tools="reversible"))
-    assert lenient.propose(odd).decision == "allow"
+    assert lenient.propose(odd).decision == "unknown"
 
 
 def test_where_nothing_is_known_the_policy_decides_and_says_so() -> None:

@@ -111,3 +111,10 @@ def test_a_loop_needs_an_equal_call_among_the_last_of_the_window(
             assert signal.score == 0
         else:
             assert signal.score == 1
+
+
+def test_a_tool_declared_as_polled_may_repeat_and_the_repeats_are_still_named() -> None:
+    state, signal = LoopState(), None
+    for seq in range(5):
+        state, signal = loop.step(LoopParams(), state, seq, call(), embed("look"), is_poll=True)
+    assert signal == LoopSignal(0.0, (0, 1, 2, 3), True)

@@ -21,7 +21,7 @@ from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
 from tests.operators.test_table2 import CONTRACTS, ORDER
 
 STATE_BYTES_MAX = 150 * 1024
-HEAP_BYTES_MAX = 170 * 1024
+HEAP_BYTES_MAX = 125 * 1024
 
 
 def profile(part: str = "", **changes: Any) -> Profile:
@@ -297,7 +297,7 @@ def test_an_open_run_of_forty_steps_costs_at_most_150_kib(monkeypatch: pytest.Mo
     state = monitored.state
     assert state.transport is not None
     assert state.transport.cost.shape == (3, 40, 40)
-    assert state.gain.results.shape == state.loop.actions.shape == (40, 256)
+    assert state.gain.results.rows.shape == state.loop.actions.rows.shape == (40, 256)
     assert len(state.ledger.entries) == 240
     own = pickle.dumps(replace(state, knowledge=run.Knowledge()), protocol=5)
     assert len(own) <= STATE_BYTES_MAX

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
@@ -66,18 +68,17 @@ def test_no_valid_irreversible_call_is_blocked_in_fifty_benign_runs() -> None:
 
 
 def test_a_cached_frontier_would_have_blocked_the_valid_call() -> None:
-    """The gate reads the coupling as it is now; the last event's mask is one event too old."""
+    """The gate reads the coupling as it is now; the one before the last event is too old."""
     monitored = lab(contracts=CONTRACTS)
     monitored.feed(*paraphrased()[:4])
-    before_tests = monitored.state.transport
+    before = monitored.state
     monitored.feed(paraphrased()[4])
-    fresh = monitored.propose(step_of(SIX_STEPS, "commit", "now"))
-    assert fresh.decision == "allow"
-    from dataclasses import replace
-
-    stale = replace(monitored.state, transport=before_tests)
-    monitored.state = replace(stale, prefix=monitored.state.prefix)
-    assert before_tests.cost.shape[1] == 4
+    call = step_of(SIX_STEPS, "commit", "now")
+    assert monitored.propose(call).decision == "allow"
+    monitored.state = replace(before, ledger=monitored.state.ledger)
+    stale = monitored.propose(call)
+    assert stale.decision == "block"
+    assert [reason.signal for reason in stale.reasons] == ["frontier"]
 
 
 def test_the_reference_helper_yields_what_the_scenarios_assume() -> None:
