@@ -62,7 +62,7 @@ def admit(
     if len(seen) >= steps_max:
         raise RunTooLong(
             f"run {run_id!r} has {steps_max} steps, the most a run may have; "
-            "it was halted there; raise steps_max if such runs are meant"
+            "it was halted there; start a new run id for another piece of work"
         )
     flags: tuple[str, ...] = ()
     if seq > highest + 1:

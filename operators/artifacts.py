@@ -204,12 +204,14 @@ def _identifiers(params: ArtifactParams, value: Any) -> tuple[str, ...]:
             if _is_id(text):
                 found[text] = None
             continue
-        for match in _TOKEN.finditer(text):
-            token = match.group().strip(".:-")
-            place = _PLACE_IN_FILE.fullmatch(token)
-            token = token if place is None else place.group(1)
-            if _is_id(token):
-                found[token] = None
+        for token in _TOKEN.findall(text):
+            if _LOOKS_LIKE_ID.search(token) is None:
+                continue  # prose, by far the most
+            bare = token.strip(".:-")
+            place = _PLACE_IN_FILE.fullmatch(bare)
+            bare = bare if place is None else place.group(1)
+            if _is_id(bare):
+                found[bare] = None
                 if len(found) >= params.ids_per_step_max:
                     break
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -51,6 +52,7 @@ def name_tokens(tool: str) -> frozenset[str]:
     return frozenset(_WORD.findall(separated.lower()))
 
 
+@lru_cache(maxsize=65_536)  # names are few; the distance is pure
 def tool_distance(tool: str, other: str) -> float:
     """Tool-substitution cost d_tool in [0, 1] (section 2 of the specification).
 

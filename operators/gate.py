@@ -162,7 +162,7 @@ def _proposal_match(
     (section 8).
     """
     arrays = references.arrays
-    column_mass = transport.coupling.plan.sum(axis=1)
+    column_mass = objective.column_mass(transport.coupling.plan)
     now = frontier.frontier(column_mass, arrays, solver)
     best = _current_best(solver, references, transport, hops, now)
     size = int(arrays.sizes[best])

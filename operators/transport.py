@@ -192,7 +192,9 @@ def step(
     arrays, solver = references.arrays, params.solver
     stalled = state.gap_streak >= params.stall_steps
     previous = state.coupling
-    before = frontier.frontier(previous.plan.sum(axis=1), arrays, solver, 1.0 if stalled else None)
+    before = frontier.frontier(
+        objective.column_mass(previous.plan), arrays, solver, 1.0 if stalled else None
+    )
     costs = np.concatenate([state.cost, row[:, None, :]], axis=1)
     exact = costs.astype(np.float64)
     distance = structure.distances(hops)
@@ -237,7 +239,7 @@ def converge(
     arrays, solver = references.arrays, params.solver
     stalled = previous.gap_streak >= params.stall_steps
     before = frontier.frontier(
-        previous.coupling.plan.sum(axis=1), arrays, solver, 1.0 if stalled else None
+        objective.column_mass(previous.coupling.plan), arrays, solver, 1.0 if stalled else None
     )
     distance = structure.distances(hops)
     mass = np.full(current.cost.shape[1], 1.0 / arrays.mean_size)
@@ -282,7 +284,7 @@ def finalise(
     distance = structure.distances(hops[np.ix_(order, order)])
     solved = converged.finalise(params.solver, references.arrays, ordered_cost, distance)
     best = int(solved.losses.argmin())
-    coverage = frontier.coverage(solved.coupling.plan.sum(axis=1), references.arrays)
+    coverage = frontier.coverage(objective.column_mass(solved.coupling.plan), references.arrays)
     temperature = params.solver.soft_min_temperature
     return Final(
         best=best,
@@ -305,7 +307,7 @@ def _read(
     is_converged: bool,
 ) -> Alignment:
     arrays, solver = references.arrays, params.solver
-    column_mass = coupling.plan.sum(axis=1)
+    column_mass = objective.column_mass(coupling.plan)
     now = frontier.frontier(column_mass, arrays, solver)
     best = int(losses.argmin())
     size = int(arrays.sizes[best])

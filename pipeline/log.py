@@ -60,9 +60,11 @@ def set_up_logging(level: str, as_json: bool) -> None:
 def _without_controls(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Take what could steer a terminal out of the message; other values are shown by repr."""
-    event["event"] = printable(str(event.get("event", "")), keep="\n\t")
-    return event
+    """Take what could steer a terminal out of every text."""
+    return {
+        name: printable(value, keep="\n\t") if isinstance(value, str) else value
+        for name, value in event.items()
+    }
 
 
 def _traceback(stream: TextIO, error: structlog.typing.ExcInfo) -> None:

@@ -85,6 +85,10 @@ class Metrics:
         self.events.labels(str(partition)).inc(events)
         self.open_runs.labels(str(partition)).set(open_runs)
 
+    def lag(self, partition: int, events: int) -> None:
+        """Note how many events of a partition are not folded yet."""
+        self.watermark_lag.labels(str(partition)).set(max(0, events))
+
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -65,8 +65,8 @@ def make_step(size: int, count: int, seed: int) -> AlignmentStep:
     references = pack_references(hops[1:], parents[1:])
     cost = np.stack([_costs(rng, orders[0], order) for order in orders[1:]])
     coupling = empty_coupling(references)
-    # An earlier event's distances are a corner of the last one's: hops run through earlier nodes
-    # or are as good as unknown to a prefix, which is close enough for a state to start from.
+    # The last event's distances serve for those before as well: paths through later steps make
+    # them a little short, which does not matter for a state to start from.
     distance = structure.distances(hops[0])
     for steps in range(1, size):
         coupling, _ = engine(_event(references, coupling, cost, distance, steps))
@@ -107,10 +107,10 @@ def converge(event: AlignmentStep) -> converged.ConvergedSolve:
 def pot_solver() -> Callable[[AlignmentStep], Sequence[Array]] | None:
     """Return POT's re-solve of a prefix, reference after reference; None without POT.
 
-    POT's fused unbalanced Gromov-Wasserstein has two plans and products of marginals where
-    equation (2) has one of each. With both plans equal and of mass 1 it is twice equation (2)
-    divided by theta / 2, which gives the arguments below. It may take as many iterations as our
-    converged solve, at similar tolerances.
+    Only the effort is comparable, not the plan: POT's fused unbalanced Gromov-Wasserstein couples
+    two plans, and measures their entropy against the product of the marginals. Its weights are
+    those of equation (2) divided by theta, and it may take as many iterations as our converged
+    solve, to similar tolerances.
     """
     try:
         from ot.gromov import fused_unbalanced_gromov_wasserstein as fused
@@ -183,9 +183,7 @@ def _random_edges(rng: np.random.Generator, size: int) -> list[tuple[int, int]]:
     return edges
 
 
-def _random_order(
-    rng: np.random.Generator, size: int, edges: list[tuple[int, int]]
-) -> list[int]:
+def _random_order(rng: np.random.Generator, size: int, edges: list[tuple[int, int]]) -> list[int]:
     """Order the nodes so that producers come first, otherwise at random among the open ones."""
     waiting = {node: {a for a, b in edges if b == node} for node in range(size)}
     order: list[int] = []

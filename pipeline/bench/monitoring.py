@@ -14,15 +14,16 @@ from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep
 
 _TASK = "bench"
 _RUN = "bench-run"
-_TOOLS = (
+_TOOL_NAMES = (
     "search_orders get_order get_customer list_invoices read_policy check_stock "
     "quote_shipping reserve_item update_ticket add_note send_summary get_calendar"
-).split()
-_WORDS = (
+)
+_VOCABULARY = (
     "order customer invoice parcel refund address ticket policy stock price shipping date "
     "warehouse payment account return exchange label discount receipt item delivery carrier "
     "window damaged missing urgent confirmed pending approved second first latest original"
-).split()
+)
+_TOOLS, _WORDS = _TOOL_NAMES.split(), _VOCABULARY.split()
 _RESULT_WORDS = 90
 """Gives results of about 700 characters, the median of the recorded runs at hand."""
 
@@ -58,16 +59,18 @@ class MonitorStep:
     def apply(self, message: bytes) -> list[bytes]:
         """Fold one message; return the encoded outputs."""
         monitor = self._monitor
-        return [codecs.encode(output) for output in monitor.fold.apply(monitor.state, Record(message))]
+        return [
+            codecs.encode(output) for output in monitor.fold.apply(monitor.state, Record(message))
+        ]
 
 
 def _reference(size: int, index: int) -> Reference:
-    steps = [ReferenceStep.of(_step(seq, variant=f"reference {index} {seq}")) for seq in range(size)]
+    said = [_step(seq, variant=f"reference {index} {seq}") for seq in range(size)]
     return Reference(
         reference_id=f"{_TASK}-{index}",
         task_id=_TASK,
         provenance=Provenance.GOLD,
-        steps=tuple(steps),
+        steps=tuple(ReferenceStep.of(step) for step in said),
     )
 
 

@@ -48,11 +48,12 @@ def step(as_json: bool, seconds: float) -> None:
         click.echo(
             'POT is not installed, so it is left out: pip install "ontrack[bench]"', err=True
         )
-    if not as_json:
+    if as_json:
+        click.echo(json.dumps({"type": "machine"} | machine))
+    else:
         click.echo(f"measuring for {seconds:g} s …", err=True)
     figures = measure(taking_part, seconds)
     if as_json:
-        click.echo(json.dumps({"type": "machine"} | machine))
         for figure in figures:
             click.echo(json.dumps({"type": "figure", "bench": "step"} | _rounded(figure)))
     else:
@@ -70,14 +71,21 @@ def _rounded(figure: Figure) -> dict[str, Any]:
 
 
 def _show(machine: dict[str, Any], figures: list[Figure]) -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="One step, in µs")
-    table.add_column("name")
-    table.add_column("size")
-    for heading in ("p50", "p95", "p99", "events/s", "× engine", "samples"):
-        table.add_column(heading, justify="right")
+    table = Table(
+        title="One step, in µs",
+        caption="ratio: p50 divided by the engine's at the same size",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for heading in ("name", "size"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("p50", "p95", "p99", "events/s", "ratio", "samples"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for figure in sorted(figures, key=lambda each: each.size):
         table.add_row(
             figure.name,

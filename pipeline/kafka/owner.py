@@ -163,6 +163,7 @@ class PartitionOwner:
         overdue = self._end_seen
         _, last = await self._reader.bounds(self._topics.events.name, self.partition)
         self._end_seen = last
+        self._metrics.lag(self.partition, last - self.watermark.next_offset)
         async with self._turn:
             if self._owned and overdue > self.watermark.next_offset:
                 _log.warning(
@@ -210,7 +211,7 @@ class PartitionOwner:
         if times:
             await self._follower.cover(max(times))
         messages: list[Message] = []
-        slice_began = time.monotonic()
+        began = slice_began = time.monotonic()
         for record in records:
             duplicates = self.state.duplicates
             outputs = self._fold.apply(self.state, record)
@@ -226,6 +227,7 @@ class PartitionOwner:
                 slice_began = time.monotonic()
         self._metrics.observe(self.partition, len(records), len(self.state.runs))
         await self._emitter.emit(messages)
+        self._metrics.batch_seconds.observe(time.monotonic() - began)
 
     async def _published(self) -> dict[str, int]:
         """Source offset of the last output of each topic, read from the topics' tails."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aiokafka.admin import NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from ontrack.pipeline.kafka.connection import start_admin, topics_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import TopicSpec
 from ontrack.topics.errors import BrokerUnavailable
+
+_TIMESTAMPS = "message.timestamp.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +102,31 @@ async def check_topics(settings: Settings) -> int:
             f"{topics.events.name} has {wanted} partitions, but {', '.join(odd)}: outputs go to "
             "the partition of their source event, so the numbers must be equal"
         )
+    await _check_clocks(settings)
     return wanted
+
+
+async def _check_clocks(settings: Settings) -> None:
+    """Check that events and knowledge carry the broker's time: a run meets what came before it."""
+    topics = topics_of(settings)
+    timed = (topics.events, topics.proposals, topics.references, topics.contracts, topics.tasks)
+    resources = [
+        ConfigResource(ConfigResourceType.TOPIC, spec.name, {_TIMESTAMPS: None}) for spec in timed
+    ]
+    admin = await start_admin(settings)
+    try:
+        answers = await admin.describe_configs(resources)
+    finally:
+        await admin.close()
+    wrong = []
+    for answer in answers:
+        for _, _, _, name, entries in answer.resources:
+            values = {entry[0]: entry[1] for entry in entries}
+            if values.get(_TIMESTAMPS) != "LogAppendTime":
+                wrong.append(name)
+    if wrong:
+        raise BrokerUnavailable(
+            f"{', '.join(wrong)}: {_TIMESTAMPS} must be LogAppendTime, because a run is compared "
+            "with what was published before its first event, by the broker's clock; set it with "
+            "kafka-configs, or let ontrack topics create make the topics"
+        )

@@ -1,0 +1,535 @@
+"""The self-healing watermark, without a broker: whatever is delivered, all is said, once.
+
+The fakes below keep topics as lists in memory; everything else is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ontrack.pipeline.embedded import make_fold
+from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.kafka.emitter import Message, topic_of
+from ontrack.pipeline.kafka.log import record_of
+from ontrack.pipeline.kafka.owner import PartitionOwner
+from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.catalog import catalogue
+from ontrack.topics.events import ErrorInfo, Event, Proposal, RunEnded, RunStarted, Step
+
+SETTINGS = Settings(encoder="hashing")
+TOPICS = catalogue()
+EVENTS, PROPOSALS = TOPICS.events.name, TOPICS.proposals.name
+OUTPUTS = tuple(
+    spec.name
+    for spec in (TOPICS.verdicts, TOPICS.interventions, TOPICS.scorecards, TOPICS.dead_letters)
+)
+PARTITION = 0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message as a consumer would hand it over."""
+
+    topic: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int = PARTITION
+
+    @property
+    def timestamp(self) -> int:
+        return 1_700_000_000_000 + self.offset
+
+
+@dataclass
+class FakeKafka:
+    """Log reader and emitter over lists; ``holes`` are offsets without a message."""
+
+    topics: dict[str, list[Stored]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    first: int = 0
+    holes: frozenset[int] = frozenset()
+    dies_after: int | None = None
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+
+    def append(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Any = ()
+    ) -> Stored:
+        offset = self.ends.get(topic, 0)
+        while topic == EVENTS and offset in self.holes:
+            offset += 1
+        self.ends[topic] = offset + 1
+        message = Stored(topic, offset, key, value, tuple(headers))
+        self.topics.setdefault(topic, []).append(message)
+        return message
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        await asyncio.sleep(0)
+        return (self.first if topic == EVENTS else 0), self.ends.get(topic, 0)
+
+    async def read(
+        self, topic: str, partition: int, start: int, stop: int
+    ) -> AsyncIterator[list[Stored]]:
+        self.reads.append((start, stop))
+        low = max(start, self.first if topic == EVENTS else 0)
+        found = [m for m in self.topics.get(topic, []) if low <= m.offset < stop]
+        for begin in range(0, len(found), 3):
+            await asyncio.sleep(0)
+            yield found[begin : begin + 3]
+
+    async def tail(self, topic: str, partition: int, count: int) -> list[Stored]:
+        await asyncio.sleep(0)
+        return self.topics.get(topic, [])[-count:]
+
+    async def emit(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.dies_after is not None:
+                if self.dies_after == 0:
+                    raise ProcessDied
+                self.dies_after -= 1
+            self.append(message.topic, message.key, message.value, message.headers)
+
+    def said(self, topic: str) -> list[bytes | None]:
+        return [message.value for message in self.topics.get(topic, [])]
+
+
+class ProcessDied(Exception):
+    """What a kill -9 looks like from inside the test."""
+
+
+class FakeFollower:
+    """Remembers up to when knowledge was asked for."""
+
+    def __init__(self) -> None:
+        self.covered_ms = -1
+
+    async def cover(self, time_ms: int) -> None:
+        self.covered_ms = max(self.covered_ms, time_ms)
+
+
+FOLD = make_fold(SETTINGS)
+
+
+def new_owner(kafka: FakeKafka, metrics: Metrics | None = None, batch_max: int = 4) -> Any:
+    reader: Any = kafka
+    follower: Any = FakeFollower()
+    return PartitionOwner(
+        PARTITION, batch_max, TOPICS, FOLD, reader, reader, follower, metrics or Metrics()
+    )
+
+
+def fill(kafka: FakeKafka, values: Iterable[Event | bytes]) -> list[Record]:
+    """Append events, or raw bytes, to the log; return them as they will be delivered."""
+    records = []
+    for value in values:
+        raw = value if isinstance(value, bytes) else codecs.encode(value)
+        key = b"junk" if isinstance(value, bytes) else value.run_id.encode()
+        records.append(record_of(kafka.append(EVENTS, key, raw)))  # type: ignore[arg-type]
+    return records
+
+
+def straight(kafka: FakeKafka, fold: Fold = FOLD) -> dict[str, list[bytes]]:
+    """What should be said: the log folded once, in order, from its first offset."""
+    state = PartitionState()
+    expected: dict[str, list[bytes]] = {name: [] for name in OUTPUTS}
+    for message in kafka.topics.get(EVENTS, []):
+        if message.offset >= kafka.first:
+            for output in fold.apply(state, record_of(message)):  # type: ignore[arg-type]
+                expected[topic_of(TOPICS, output)].append(codecs.encode(output))
+    return expected
+
+
+def said(kafka: FakeKafka) -> dict[str, list[bytes | None]]:
+    return {name: kafka.said(name) for name in OUTPUTS}
+
+
+def look(run_id: str = "a", n: int = 0) -> Step:
+    return Step(run_id=run_id, tool="look", args={"n": n})
+
+
+def mixed(count: int) -> list[Event | bytes]:
+    """Two runs, one in a loop, with junk in between, ended near the end."""
+    again = Step(run_id="b", tool="retry", action="try", error=ErrorInfo(message="no"))
+    found: list[Event | bytes] = [RunStarted(run_id="a")]
+    for n in range(count):
+        found += [look("a", n), again, b"junk %d" % n][: 2 + (n % 3 == 0)]
+    return [*found, RunEnded(run_id="a"), RunEnded(run_id="b")]
+
+
+async def test_what_is_delivered_in_order_is_said_in_order() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    records = fill(kafka, mixed(6))
+    await owner.take(records[:5])
+    await owner.take(records[5:])
+    expected = straight(kafka)
+    assert said(kafka) == expected
+    assert all(expected.values())  # the example covers every output topic
+    assert owner.watermark.next_offset == len(records)
+    assert kafka.reads == [(0, 0)]
+
+
+async def test_an_owner_that_starts_late_folds_the_log_first() -> None:
+    kafka = FakeKafka()
+    fill(kafka, mixed(6))
+    owner = new_owner(kafka)
+    assert not owner.ready
+    await owner.resume()
+    assert owner.ready
+    assert said(kafka) == straight(kafka)
+
+
+async def test_what_is_delivered_again_is_passed_over_and_counted() -> None:
+    kafka, metrics = FakeKafka(), Metrics()
+    owner = new_owner(kafka, metrics)
+    await owner.resume()
+    records = fill(kafka, mixed(3))
+    await owner.take(records)
+    await owner.take(records[2:5])
+    await owner.take([records[0], records[0], records[-1]])
+    assert said(kafka) == straight(kafka)
+    assert "ontrack_redelivered_events_total 6.0" in metrics.text().decode()
+
+
+async def test_a_gap_is_filled_from_the_log_before_what_follows() -> None:
+    kafka, metrics = FakeKafka(), Metrics()
+    owner = new_owner(kafka, metrics)
+    await owner.resume()
+    records = fill(kafka, mixed(6))
+    await owner.take([records[0], records[4], records[5], records[9]])
+    assert owner.watermark.next_offset == 10
+    await owner.take(records[6:])
+    assert said(kafka) == straight(kafka)
+    assert kafka.reads[1:] == [(1, 4), (6, 9)]
+    assert "ontrack_filled_events_total 6.0" in metrics.text().decode()
+
+
+async def test_a_tail_that_was_never_delivered_is_caught() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    records = fill(kafka, mixed(4))
+    await owner.take(records[:3])
+    await owner.catch_up()  # may still be on its way
+    assert owner.watermark.next_offset == 3
+    await owner.catch_up()
+    assert owner.watermark.next_offset == len(records)
+    assert said(kafka) == straight(kafka)
+
+
+async def test_what_came_since_the_last_look_is_left_to_the_delivery() -> None:
+    kafka, metrics = FakeKafka(), Metrics()
+    owner = new_owner(kafka, metrics)
+    await owner.resume()
+    for n in range(5):
+        records = fill(kafka, [look(n=2 * n), look(n=2 * n + 1)])
+        await owner.catch_up()
+        await owner.take(records)
+    assert kafka.reads == [(0, 0)]
+    assert "ontrack_redelivered_events_total 0.0" in metrics.text().decode()
+    assert 'ontrack_watermark_lag{partition="0"} 2.0' in metrics.text().decode()
+
+
+async def test_nothing_is_caught_before_the_owner_is_ready() -> None:
+    kafka = FakeKafka()
+    fill(kafka, mixed(2))
+    owner = new_owner(kafka)
+    await owner.catch_up()
+    await owner.catch_up()
+    assert not any(said(kafka).values())
+
+
+async def test_a_cold_start_says_nothing_twice() -> None:
+    kafka = FakeKafka()
+    fill(kafka, mixed(6))
+    await new_owner(kafka).resume()
+    before = said(kafka)
+    second = new_owner(kafka)
+    await second.resume()
+    assert said(kafka) == before
+    await second.take(fill(kafka, [look("c")]))
+    assert len(kafka.said(OUTPUTS[0])) == len(before[OUTPUTS[0]]) + 1
+
+
+@pytest.mark.parametrize("alive_for", range(0, 20, 3))
+async def test_a_process_that_dies_while_publishing_loses_and_repeats_nothing(
+    alive_for: int,
+) -> None:
+    kafka = FakeKafka(dies_after=alive_for)
+    fill(kafka, mixed(6))
+    with pytest.raises(ProcessDied):
+        await new_owner(kafka).resume()
+    kafka.dies_after = None
+    await new_owner(kafka).resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_floor_that_a_late_former_owner_overwrote_is_the_highest_at_the_tail() -> None:
+    kafka = FakeKafka()
+    records = fill(kafka, [look(n=n) for n in range(8)])
+    await new_owner(kafka).resume()
+    first = kafka.topics[OUTPUTS[0]][2]
+    kafka.append(first.topic, first.key, first.value, first.headers)  # offset 2 said once more
+    before = kafka.said(OUTPUTS[0])
+    owner = new_owner(kafka)
+    await owner.resume()
+    assert owner.watermark.floors[OUTPUTS[0]] == records[-1].offset
+    assert kafka.said(OUTPUTS[0]) == before
+
+
+async def test_each_output_topic_has_a_floor_of_its_own() -> None:
+    """Verdicts may have been acknowledged where the interventions of the same steps were not."""
+    kafka = FakeKafka()
+    fill(kafka, mixed(6))
+    await new_owner(kafka).resume()
+    kafka.topics[TOPICS.interventions.name].pop()
+    await new_owner(kafka).resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_floor_beyond_the_log_belongs_to_a_former_log_and_is_dropped() -> None:
+    kafka = FakeKafka()
+    fill(kafka, [look(n=n) for n in range(8)])
+    await new_owner(kafka).resume()
+    kafka.topics[EVENTS].clear()  # somebody deleted the topic and made it anew
+    kafka.ends[EVENTS] = 0
+    fill(kafka, [look("new", n) for n in range(3)])
+    await new_owner(kafka).resume()
+    assert kafka.said(OUTPUTS[0])[8:] == straight(kafka)[OUTPUTS[0]]
+
+
+async def test_dead_letters_of_proposals_do_not_hide_those_of_events() -> None:
+    """Both stand on one topic, but their offsets are of two topics."""
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    for _ in range(50):
+        await owner.decide(record_of(kafka.append(PROPOSALS, b"a", b"junk")))  # type: ignore[arg-type]
+    fill(kafka, [b"junk 0", b"junk 1"])
+    await new_owner(kafka).resume()
+    letters = kafka.said(TOPICS.dead_letters.name)
+    assert len(letters) == 52
+    assert letters[50:] == straight(kafka)[TOPICS.dead_letters.name]
+
+
+async def test_offsets_without_a_message_are_passed_over() -> None:
+    kafka = FakeKafka(holes=frozenset({0, 3, 4, 8, 9, 13}))
+    owner = new_owner(kafka)
+    await owner.resume()
+    records = fill(kafka, mixed(5))
+    await owner.take(records[:6])
+    await owner.take(records[6:])
+    kafka.ends[EVENTS] += 2  # markers at the end
+    await owner.catch_up()
+    await owner.catch_up()
+    assert owner.watermark.next_offset == kafka.ends[EVENTS]
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_log_that_lost_its_beginning_is_folded_from_what_is_left() -> None:
+    kafka = FakeKafka()
+    fill(kafka, mixed(6))
+    kafka.first = 5
+    owner = new_owner(kafka)
+    await owner.resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_knowledge_is_covered_up_to_each_event_before_it_is_folded() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    records = fill(kafka, [look(n=n) for n in range(3)])
+    await owner.take(records)
+    assert owner._follower.covered_ms == records[-1].timestamp_ms
+
+
+async def test_a_revoked_owner_says_nothing_and_a_resumed_one_goes_on_where_it_was() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    records = fill(kafka, mixed(8))
+    await owner.take(records[:6])
+    owner.revoke()
+    assert not owner.ready
+    before = said(kafka)
+    await owner.take(records[6:9])
+    await owner.catch_up()
+    assert said(kafka) == before
+    other = new_owner(kafka)  # somebody else had it for a while
+    await other.resume()
+    kafka.reads.clear()
+    await owner.resume()
+    assert kafka.reads[-1] == (6, len(records))  # its own state, not folded from the beginning
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_batch_in_flight_at_the_revocation_is_finished_and_may_be_said_twice() -> None:
+    kafka = FakeKafka(gate=asyncio.Event())
+    records = fill(kafka, [look(n=n) for n in range(6)])
+    owner = new_owner(kafka)
+    task = asyncio.create_task(owner.resume())
+    while not owner.watermark.next_offset:
+        await asyncio.sleep(0)
+    owner.revoke()
+    assert kafka.gate is not None
+    kafka.gate.set()
+    await task
+    assert not owner.ready
+    assert owner.watermark.next_offset < len(records)
+    await new_owner(kafka).resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_step_sent_twice_is_judged_once_and_counted() -> None:
+    kafka, metrics = FakeKafka(), Metrics()
+    step = Step(run_id="a", seq=0, tool="look")
+    fill(kafka, [step, step])
+    await new_owner(kafka, metrics).resume()
+    assert len(kafka.said(OUTPUTS[0])) == 1
+    assert "ontrack_duplicate_steps_total 1.0" in metrics.text().decode()
+
+
+async def test_who_waits_for_a_recovery_is_let_go_when_the_partition_leaves() -> None:
+    owner = new_owner(FakeKafka())
+    waiting = asyncio.create_task(owner.until_ready())
+    await asyncio.sleep(0)
+    owner.revoke()
+    await asyncio.wait_for(waiting, 5)
+    again = asyncio.create_task(owner.until_ready())  # and who comes later waits for the next
+    await asyncio.sleep(0.01)
+    assert not again.done()
+    await owner.resume()
+    await asyncio.wait_for(again, 5)
+
+
+async def test_a_proposal_is_answered_once_over_restarts_and_without_touching_the_run() -> None:
+    kafka = FakeKafka()
+    fill(kafka, [look()])
+    owner = new_owner(kafka)
+    await owner.resume()
+    runs = dict(owner.state.runs)
+    asked = codecs.encode(Proposal(run_id="a", tool="look"))
+    records = [
+        record_of(kafka.append(PROPOSALS, b"a", asked))  # type: ignore[arg-type]
+        for _ in range(3)
+    ]
+    for record in (records[0], records[1], records[0]):
+        await owner.decide(record)
+    assert owner.state.runs == runs
+    second = new_owner(kafka)
+    await second.resume()
+    for record in records:
+        await second.decide(record)
+    assert len(kafka.said(TOPICS.decisions.name)) == 3
+
+
+async def test_an_owner_that_lost_the_partition_leaves_proposals_to_the_next() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    owner.revoke()
+    asked = kafka.append(PROPOSALS, b"a", codecs.encode(Proposal(run_id="a", tool="look")))
+    await owner.decide(record_of(asked))  # type: ignore[arg-type]
+    assert kafka.said(TOPICS.decisions.name) == []
+
+
+events = st.one_of(
+    st.builds(look, st.sampled_from("abc"), st.integers(0, 2)),
+    st.builds(
+        Step,
+        run_id=st.sampled_from("ab"),
+        seq=st.integers(0, 4),
+        tool=st.just("edit"),
+        error=st.none() | st.just(ErrorInfo(message="no")),
+    ),
+    st.builds(RunStarted, run_id=st.sampled_from("abc")),
+    st.builds(RunEnded, run_id=st.sampled_from("bc")),
+    st.sampled_from([b"junk", b"[]"]),
+)
+plays = st.one_of(
+    st.tuples(st.just("append"), st.lists(events, min_size=1, max_size=6)),
+    st.tuples(st.just("deliver"), st.lists(st.integers(0, 40), min_size=1, max_size=8)),
+    st.tuples(st.just("next"), st.integers(1, 6)),
+    st.tuples(st.just("look"), st.none()),
+    st.tuples(st.just("restart"), st.none()),
+    st.tuples(st.just("die"), st.integers(0, 5)),
+    st.tuples(st.just("lend"), st.none()),
+    st.tuples(st.just("ask"), st.sampled_from([b"junk", None])),
+)
+
+
+async def played(kafka: FakeKafka, script: Sequence[tuple[str, Any]]) -> PartitionOwner:
+    """Play a script of appends, deliveries, restarts, deaths and rebalances."""
+    delivered: list[Record] = []
+    owner = new_owner(kafka)
+    await owner.resume()
+    for kind, what in script:
+        try:
+            if kind == "append":
+                delivered += fill(kafka, what)
+            elif kind == "deliver":
+                await owner.take([delivered[n] for n in what if n < len(delivered)])
+            elif kind == "next":
+                start = owner.watermark.next_offset
+                await owner.take([r for r in delivered if r.offset >= start][:what])
+            elif kind == "look":
+                await owner.catch_up()
+            elif kind == "restart":
+                owner = new_owner(kafka)
+                await owner.resume()
+            elif kind == "die":
+                kafka.dies_after = what
+                await owner.catch_up()
+                await owner.catch_up()
+                kafka.dies_after = None
+            elif kind == "lend":
+                owner.revoke()
+                await owner.take(delivered[-2:])
+                await new_owner(kafka).resume()
+                await owner.resume()
+            else:
+                value = what or codecs.encode(Proposal(run_id="a", tool="look"))
+                asked = kafka.append(PROPOSALS, b"a", value)
+                await owner.decide(record_of(asked))  # type: ignore[arg-type]
+        except ProcessDied:
+            kafka.dies_after = None
+            owner = new_owner(kafka)
+            await owner.resume()
+    await owner.catch_up()
+    await owner.catch_up()
+    return owner
+
+
+@settings(max_examples=150)
+@given(st.lists(plays, max_size=14), st.frozensets(st.integers(0, 30), max_size=5))
+def test_whatever_is_lost_repeated_or_restarted_all_is_said_and_nothing_else(
+    script: list[tuple[str, Any]], holes: frozenset[int]
+) -> None:
+    kafka = FakeKafka(holes=holes)
+    owner = asyncio.run(played(kafka, script))
+    expected = straight(kafka)
+    found = said(kafka)
+    of_proposals = {
+        message.value
+        for message in kafka.topics.get(TOPICS.dead_letters.name, [])
+        if message.value is not None and b'"topic":"%b"' % PROPOSALS.encode() in message.value
+    }
+    letters = TOPICS.dead_letters.name
+    found[letters] = [value for value in found[letters] if value not in of_proposals]
+    assert found == expected  # in order, each once
+    assert owner.watermark.next_offset == kafka.ends.get(EVENTS, 0)
