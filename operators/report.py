@@ -22,6 +22,8 @@ from ontrack.topics.verdicts import (
     Verdict,
 )
 
+TEXT_CHARACTERS_MAX = 2000
+
 Identity = tuple[str, str | None, Agent | None, str | None]
 
 
@@ -133,7 +135,7 @@ def intervention(
         intervention=name,
         verdict=output.name,
         severity=3 if halts else output.severity,
-        reason=reason,
+        reason=cut(reason) or "",
         evidence=evidence,
         authority=Authority.INTERVENE if halts else output.authority,
         profile=stamp.profile,
@@ -200,7 +202,7 @@ def scorecard(
         tenant=tenant,
         outcome=event.outcome,
         reward=event.reward,
-        reason=event.reason,
+        reason=cut(event.reason),
         steps=steps,
         errors=errors,
         final_score=None if final is None else rounded(final.score),
@@ -218,7 +220,18 @@ def scorecard(
     )
 
 
+def cut(text: str | None) -> str | None:
+    """Bound a text that comes from outside: outputs must fit on their topics."""
+    if text is None or len(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    return text[: TEXT_CHARACTERS_MAX - 1] + "…"
+
+
 def _rounded_reason(reason: Reason) -> Reason:
     return reason.model_copy(
-        update={"value": rounded(reason.value), "threshold": rounded(reason.threshold)}
+        update={
+            "value": rounded(reason.value),
+            "threshold": rounded(reason.threshold),
+            "text": cut(reason.text),
+        }
     )

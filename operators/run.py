@@ -54,6 +54,8 @@ class RunState:
 
     Parameters
     ----------
+    started_ms
+        Broker's time of the first event: the knowledge is the one published by then.
     seen
         Digest of each admitted step by sequence number (at most ``steps_max``).
     highest
@@ -69,6 +71,7 @@ class RunState:
     agent: Agent | None = None
     tenant: str | None = None
     parent_run_id: str | None = None
+    started_ms: int | None = None
     seen: HashTrieMap[int, bytes] = field(default_factory=HashTrieMap)
     highest: int = -1
     errors: int = 0
@@ -87,8 +90,10 @@ class RunState:
     abort: abort.AbortState = field(default_factory=abort.AbortState)
 
 
-def start(stamp: Stamp, event: Event | Proposal, knowledge: Knowledge) -> RunState:
-    """Open a run at its first event."""
+def start(
+    stamp: Stamp, event: Event | Proposal, knowledge: Knowledge, time_ms: int | None = None
+) -> RunState:
+    """Open a run at its first event, which the broker appended at ``time_ms``."""
     references = knowledge.references
     return RunState(
         run_id=event.run_id,
@@ -98,6 +103,7 @@ def start(stamp: Stamp, event: Event | Proposal, knowledge: Knowledge) -> RunSta
         agent=event.agent,
         tenant=event.tenant,
         parent_run_id=event.parent_run_id,
+        started_ms=time_ms,
         transport=None if references is None else transport.start(references),
     )
 

@@ -27,6 +27,7 @@ from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import DeadLetter, DeadLetterError, Decision, Output
 
 ENGINE = version("ontrack")
+DEAD_LETTER_BYTES_MAX = 4 * 1_048_576  # base64 and the rest must fit on the topic
 _log = structlog.get_logger(__name__)
 
 
@@ -164,8 +165,12 @@ class Fold:
         known = state.runs.get(event.run_id)
         if known is None:
             knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
-            known = run.start(self._stamp, event, knowledge)
+            known = run.start(self._stamp, event, knowledge, timestamp_ms)
         if isinstance(event, RunStarted):
+            if known.highest < 0 and known.task_id is None and event.task_id is not None:
+                # Nothing has been judged yet: take the task that the first event did not name.
+                knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
+                known = run.start(self._stamp, event, knowledge, timestamp_ms)
             state.runs[event.run_id] = known
             return []
         if isinstance(event, RunEnded):
@@ -210,7 +215,8 @@ def dead_letter(record: Record, error: Exception) -> DeadLetter:
         partition=record.partition,
         offset=record.offset,
         key_base64=_base64(record.key),
-        value_base64=_base64(record.value),
+        value_base64=_base64(record.value[:DEAD_LETTER_BYTES_MAX]),
+        value_bytes=len(record.value),
         headers=tuple((name, _base64(value)) for name, value in record.headers),
         error=DeadLetterError(name=type(error).__name__, text=str(error)),
     )

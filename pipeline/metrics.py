@@ -52,6 +52,11 @@ class Metrics:
             "Offsets read from the log because they were not delivered",
             registry=self.registry,
         )
+        self.knowledge_rejected = Counter(
+            "ontrack_knowledge_rejected",
+            "References, contracts and tasks that could not be read",
+            registry=self.registry,
+        )
         self.open_runs = Gauge(
             "ontrack_open_runs", "Runs in memory", ["partition"], registry=self.registry
         )

@@ -14,7 +14,8 @@
     │   │   ├── EventAfterEnd        a step of a run that has ended
     │   │   ├── ConflictingDuplicate a sequence number seen before, with other content
     │   │   └── RunTooLong           over the limit of steps a run
-    │   └── InvalidFile         a file, or one line of it
+    │   ├── InvalidFile         a file, or one line of it
+    │   └── InvalidSnapshot     stored state that does not fit; the log is folded instead
     ├── InvalidSettings         settings that contradict each other or are out of range
     ├── UnknownName             a profile, encoder or format nobody has registered
     └── BrokerUnavailable       Kafka does not answer, or lacks a topic we need
@@ -90,6 +91,10 @@ class InvalidFile(InvalidInput):
         self.path, self.line, self.problem = path, line, problem
         where = path if line is None else f"{path}:{line}"
         super().__init__(f"{where}: {problem}")
+
+
+class InvalidSnapshot(InvalidInput):
+    """Stored state that is damaged or was written under another schema or settings."""
 
 
 class InvalidSettings(OnTrackError):

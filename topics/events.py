@@ -32,9 +32,9 @@ class _Model(BaseModel):
 class Agent(_Model):
     """Who runs: a stable id, a name for people, a version."""
 
-    id: str | None = None
-    name: str | None = None
-    version: str | None = None
+    id: str | None = Field(default=None, max_length=512)
+    name: str | None = Field(default=None, max_length=512)
+    version: str | None = Field(default=None, max_length=512)
 
 
 class ErrorInfo(_Model):

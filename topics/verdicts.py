@@ -169,6 +169,7 @@ class DeadLetter(_Record):
     """A message that could not be used, with its original bytes (``ontrack.dead-letters``).
 
     ``topic`` is the Kafka topic, or the file it was read from; ``offset`` the offset, or the line.
+    ``value_bytes`` is the size of the original; of one over 4 MiB only the beginning is kept.
     """
 
     type: Literal["dead_letter"] = "dead_letter"
@@ -178,6 +179,7 @@ class DeadLetter(_Record):
     offset: int
     key_base64: str | None = None
     value_base64: str | None = None
+    value_bytes: int = 0
     headers: tuple[tuple[str, str | None], ...] = ()
     error: DeadLetterError
 

@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
 from ontrack.pipeline.fold import Record
 from ontrack.pipeline.kafka.connection import start_producer
@@ -28,6 +33,13 @@ from ontrack.topics.verdicts import (
 )
 
 _log = structlog.get_logger(__name__)
+
+
+_HOPELESS = (
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+    ClusterAuthorizationFailedError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,12 @@ class Emitter:
                 ]
                 await asyncio.gather(*futures)
                 return
+            except _HOPELESS as error:
+                # Trying again cannot help: stop the worker, with the reason in its log.
+                raise BrokerUnavailable(
+                    f"Kafka refuses an output for good ({type(error).__name__}: {error}); check "
+                    "max.message.bytes and the rights of this user on the output topics"
+                ) from error
             except (KafkaError, BrokerUnavailable) as error:
                 # Which of them arrived is not known for sure: all go again.
                 self.retries += 1

@@ -10,9 +10,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.library import Library
+from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import InvalidInput
+from ontrack.topics.errors import InvalidInput, KeyMismatch
 
 _log = structlog.get_logger(__name__)
 
@@ -25,7 +26,8 @@ class KnowledgeFollower:
     time is still unread.
     """
 
-    def __init__(self, settings: Settings, library: Library) -> None:
+    def __init__(self, settings: Settings, library: Library, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._settings = settings
         self._library = library
         self._topics = topics_of(settings)
@@ -33,7 +35,6 @@ class KnowledgeFollower:
         self._partitions: list[TopicPartition] = []
         self._covered_ms = -1
         self._turn = asyncio.Lock()
-        self.rejected = 0
 
     async def stop(self) -> None:
         """Close the connection."""
@@ -78,13 +79,15 @@ class KnowledgeFollower:
             elif message.topic == self._topics.contracts.name:
                 tools = codecs.decode_tools(message.value) if message.value else (None,)
                 for tool in tools:
-                    self._library.add_contract(key if tool is None else tool.name, tool, time_ms)
+                    _check_key(key, key if tool is None else tool.name)
+                    self._library.add_contract(key, tool, time_ms)
             else:
                 tasks = codecs.decode_tasks(message.value) if message.value else (None,)
                 for task in tasks:
-                    self._library.add_task(key if task is None else task.id, task, time_ms)
+                    _check_key(key, key if task is None else task.id)
+                    self._library.add_task(key, task, time_ms)
         except InvalidInput as error:
-            self.rejected += 1
+            self._metrics.knowledge_rejected.inc()
             _log.error(
                 "knowledge_rejected",
                 topic=message.topic,
@@ -106,3 +109,12 @@ class KnowledgeFollower:
             self._consumer.assign(self._partitions)
             await self._consumer.seek_to_beginning(*self._partitions)
         return self._consumer
+
+
+def _check_key(key: str, name: str) -> None:
+    """Refuse a key that is not the name: a later message under it could not replace this one."""
+    if key != name:
+        raise KeyMismatch(
+            f"the message key {key!r} is not the name {name!r} in the value; "
+            "send contracts under the tool's name and tasks under their id"
+        )

@@ -9,13 +9,16 @@ The truth is the log. ``next_offset`` (the watermark W) is the offset of the nex
 After a cold start the run states are folded again from the log. What has been published before is
 not published again: the floor of each output topic is the source offset of the last output found
 at its tail.
+
+Proposals have a watermark of their own: what was not delivered is read from their log too, and an
+answer is never given twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -33,18 +36,24 @@ TAIL_MESSAGES = 256
 YIELD_S = 0.02  # folding gives way to the event loop (heartbeats, gate) at least this often
 
 
-@dataclass(slots=True)
+Apply = Callable[[Sequence[Record]], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
 class Watermark:
-    """Where a partition stands; offsets of the events topic.
+    """Where a partition of one source topic stands.
 
     Parameters
     ----------
+    topic
+        The source topic.
     next_offset
-        W: the next event to fold.
+        W: the next record to take.
     floors
         Per output topic the source offset up to which outputs are published.
     """
 
+    topic: str
     next_offset: int = 0
     floors: dict[str, int] = field(default_factory=dict)
 
@@ -65,7 +74,8 @@ class PartitionOwner:
     ) -> None:
         self.partition = partition
         self.state = PartitionState()
-        self.watermark = Watermark()
+        self.watermark = Watermark(topics.events.name)
+        self.asked = Watermark(topics.proposals.name)
         self._ready = asyncio.Event()
         self._revoked = asyncio.Event()
         self._end_seen = 0
@@ -109,8 +119,8 @@ class PartitionOwner:
         """
         async with self._turn:
             self._owned = True
-            self.watermark.floors = await self._published()
-            first, last = await self._reader.bounds(self._topics.events.name, self.partition)
+            await self._find_floors()
+            first, last = await self._reader.bounds(self.watermark.topic, self.partition)
             if self.watermark.next_offset < first:
                 # The beginning is gone (retention): runs that began there continue in the middle.
                 self.watermark.next_offset = first
@@ -124,8 +134,9 @@ class PartitionOwner:
                 floors=self.watermark.floors,
             )
             began = time.monotonic()
-            await self._fill(last)
+            await self._fill(self.watermark, last, self._advance)
             if self._owned:
+                await self._answer_missed()
                 self._ready.set()
             _log.info(
                 "partition_ready",
@@ -138,20 +149,12 @@ class PartitionOwner:
     async def take(self, records: Sequence[Record]) -> None:
         """Fold delivered events; fills what the delivery left out."""
         async with self._turn:
-            contiguous: list[Record] = []
-            for record in records:
-                expected = contiguous[-1].offset + 1 if contiguous else self.watermark.next_offset
-                if record.offset < expected:
-                    self._metrics.redelivered.inc()
-                    continue
-                if record.offset > expected:
-                    await self._advance(contiguous)
-                    contiguous = []
-                    await self._fill(record.offset)
-                    if record.offset < self.watermark.next_offset:
-                        continue
-                contiguous.append(record)
-            await self._advance(contiguous)
+            await self._in_order(self.watermark, records, self._advance)
+
+    async def decide(self, records: Sequence[Record]) -> None:
+        """Answer delivered proposals, each once; fills what the delivery left out."""
+        async with self._turn:
+            await self._in_order(self.asked, records, self._answer)
 
     async def catch_up(self) -> None:
         """Compare the watermark with the log's end and read what was never delivered.
@@ -161,7 +164,7 @@ class PartitionOwner:
         if not self.ready or self._turn.locked():
             return
         overdue = self._end_seen
-        _, last = await self._reader.bounds(self._topics.events.name, self.partition)
+        _, last = await self._reader.bounds(self.watermark.topic, self.partition)
         self._end_seen = last
         self._metrics.lag(self.partition, last - self.watermark.next_offset)
         async with self._turn:
@@ -172,44 +175,72 @@ class PartitionOwner:
                     watermark=self.watermark.next_offset,
                     log_end=last,
                 )
-                await self._fill(last)
+                await self._fill(self.watermark, last, self._advance)
 
-    async def decide(self, record: Record) -> None:
-        """Answer one proposal, unless it has been answered already."""
-        async with self._turn:
-            topic = self._topics.decisions.name
-            if not self._owned or record.offset <= self.watermark.floors.get(topic, -1):
-                return
-            if record.timestamp_ms is not None:
-                await self._follower.cover(record.timestamp_ms)
-            answer = self._fold.decide(self.state, record)
-            self._metrics.count(answer)
-            await self._emitter.emit([message_of(self._topics, record, answer)])
-            self.watermark.floors[topic] = record.offset
+    async def _answer_missed(self) -> None:
+        """Answer the proposals that nobody answered while nobody owned the partition."""
+        _, last = await self._reader.bounds(self.asked.topic, self.partition)
+        await self._fill(self.asked, last, self._answer)
 
-    async def _fill(self, stop: int) -> None:
-        """Fold the log from the watermark up to ``stop``."""
-        start = self.watermark.next_offset
-        async for messages in self._reader.read(
-            self._topics.events.name, self.partition, start, stop
-        ):
+    async def _in_order(
+        self, watermark: Watermark, records: Sequence[Record], apply: Apply
+    ) -> None:
+        """Pass over what was taken before, read what is missing, apply the rest in order."""
+        contiguous: list[Record] = []
+        for record in records:
+            expected = contiguous[-1].offset + 1 if contiguous else watermark.next_offset
+            if record.offset < expected:
+                self._metrics.redelivered.inc()
+                continue
+            if record.offset > expected:
+                await apply(contiguous)
+                contiguous = []
+                await self._fill(watermark, record.offset, apply)
+                if record.offset < watermark.next_offset:
+                    continue
+            contiguous.append(record)
+        await apply(contiguous)
+
+    async def _fill(self, watermark: Watermark, stop: int, apply: Apply) -> None:
+        """Read the log from the watermark up to ``stop``."""
+        start = watermark.next_offset
+        async for messages in self._reader.read(watermark.topic, self.partition, start, stop):
             if not self._owned:
                 return
             records = [record_of(message) for message in messages]
             for begin in range(0, len(records), self._batch_events_max):
-                await self._advance(records[begin : begin + self._batch_events_max])
-        if self._owned:
+                await apply(records[begin : begin + self._batch_events_max])
+        if self._owned and stop > start:
             # Offsets without a message at the end of the range are passed over for good.
-            self.watermark.next_offset = max(self.watermark.next_offset, stop)
+            watermark.next_offset = max(watermark.next_offset, stop)
             self._metrics.filled.inc(stop - start)
+
+    async def _answer(self, records: Sequence[Record]) -> None:
+        """Answer proposals from the runs as they stand."""
+        if not records or not self._owned:
+            return
+        await self._cover(records)
+        messages = []
+        for record in records:
+            answer = self._fold.decide(self.state, record)
+            message = message_of(self._topics, record, answer)
+            if record.offset > self.asked.floors.get(message.topic, -1):
+                messages.append(message)
+                self._metrics.count(answer)
+            self.asked.next_offset = record.offset + 1
+        await self._emitter.emit(messages)
+
+    async def _cover(self, records: Sequence[Record]) -> None:
+        """Make sure that the library holds all that was published before these records."""
+        times = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
+        if times:
+            await self._follower.cover(max(times))
 
     async def _advance(self, records: Sequence[Record]) -> None:
         """Fold a contiguous batch, publish above the floors, move the watermark."""
         if not records or not self._owned:
             return
-        times = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
-        if times:
-            await self._follower.cover(max(times))
+        await self._cover(records)
         messages: list[Message] = []
         began = slice_began = time.monotonic()
         for record in records:
@@ -229,23 +260,27 @@ class PartitionOwner:
         await self._emitter.emit(messages)
         self._metrics.batch_seconds.observe(time.monotonic() - began)
 
-    async def _published(self) -> dict[str, int]:
-        """Source offset of the last output of each topic, read from the topics' tails."""
-        events, proposals = self._topics.events.name, self._topics.proposals.name
-        sources = {
-            self._topics.verdicts.name: events,
-            self._topics.interventions.name: events,
-            self._topics.scorecards.name: events,
-            self._topics.dead_letters.name: events,
-            self._topics.decisions.name: proposals,
+    async def _find_floors(self) -> None:
+        """Find the source offset of the last output of each topic, from the topics' tails."""
+        topics = self._topics
+        outputs = {
+            self.watermark: (
+                topics.verdicts.name,
+                topics.interventions.name,
+                topics.scorecards.name,
+                topics.dead_letters.name,
+            ),
+            self.asked: (topics.decisions.name, topics.dead_letters.name),
         }
-        floors: dict[str, int] = {}
-        for name, source in sources.items():
-            tail = await self._reader.tail(name, self.partition, TAIL_MESSAGES)
-            # A former owner may have been writing while its successor was: take the highest.
-            floor = max((source_offset(message, source) for message in tail), default=-1)
-            floors[name] = await self._credible(name, floor, source)
-        return floors
+        for watermark, names in outputs.items():
+            for name in names:
+                tail = await self._reader.tail(name, self.partition, TAIL_MESSAGES)
+                # A former owner may have been writing while its successor was: take the highest.
+                floor = max((source_offset(item, watermark.topic) for item in tail), default=-1)
+                watermark.floors[name] = await self._credible(name, floor, watermark.topic)
+        # Proposals leave no state behind: what has been answered need not be read again.
+        answered = max(self.asked.floors.values())
+        self.asked.next_offset = max(self.asked.next_offset, answered + 1)
 
     async def _credible(self, output: str, floor: int, source: str) -> int:
         """Drop a floor that lies beyond its source: it speaks of a topic that is no more.

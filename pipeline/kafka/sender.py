@@ -7,10 +7,11 @@ import time as clock
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from aiokafka.errors import KafkaError
 from pydantic import BaseModel
 
 from ontrack.pipeline.event_reader import SourceEvent
-from ontrack.pipeline.kafka.connection import start_producer, topics_of
+from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Event
@@ -45,7 +46,7 @@ async def send_events(
                 topic,
                 value,
                 key=event.run_id.encode(),
-                headers=_headers(event, f"{event.run_id}:{event.type}:{event.seq}", event.time),
+                headers=_headers(event, f"{event.run_id}:{event.type}:{_number(event, count)}"),
             )
             count += 1
             waiting.append(future)
@@ -57,6 +58,8 @@ async def send_events(
                 if ahead > 0:
                     await asyncio.sleep(ahead)
         await asyncio.gather(*waiting)
+    except KafkaError as error:
+        raise unreachable(settings, error) from error
     finally:
         await producer.stop()
     return count
@@ -81,20 +84,27 @@ async def send_knowledge(
     try:
         futures = [
             await producer.send(
-                topic, codecs.encode(item), key=key.encode(), headers=_headers(item, key, None)
+                topic, codecs.encode(item), key=key.encode(), headers=_headers(item, key)
             )
             for topic, key, item in items
         ]
         await asyncio.gather(*futures)
+    except KafkaError as error:
+        raise unreachable(settings, error) from error
     finally:
         await producer.stop()
     return len(items)
 
 
-def _headers(item: BaseModel, event_id: str, time: datetime | None) -> list[tuple[str, bytes]]:
+def _number(event: Event, sent: int) -> str:
+    """Return what makes the id of a message unique: its place in the run, else in this sending."""
+    return str(event.seq) if event.seq is not None else f"sent-{sent}"
+
+
+def _headers(item: BaseModel, event_id: str) -> list[tuple[str, bytes]]:
     return codecs.event_headers(
         event_id=event_id,
         source="ontrack/send",
         event_type=codecs.event_type(item),
-        time=time or datetime.now(UTC),
+        time=getattr(item, "time", None) or datetime.now(UTC),
     )

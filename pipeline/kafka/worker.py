@@ -79,7 +79,8 @@ class Lane:
         try:
             if after is not None:
                 await after.finished()
-            await begin()
+            if self._open:
+                await begin()
             while self._open:
                 batch = await self._next_batch()
                 if batch:
@@ -115,7 +116,7 @@ class Worker:
         self._failed = failed
         self._reader = LogReader(settings)
         self._emitter = Emitter(settings)
-        self._follower = KnowledgeFollower(settings, self.fold.library)
+        self._follower = KnowledgeFollower(settings, self.fold.library, self.metrics)
         self._events: dict[int, Lane] = {}
         self._proposals: dict[int, Lane] = {}
 
@@ -185,17 +186,13 @@ class Worker:
         )
 
     def _open_lanes(self, partition: int, owner: PartitionOwner) -> None:
-        async def decide(records: list[Record]) -> None:
-            for record in records:
-                await owner.decide(record)
-
         self._close_lanes(partition)
         batch_max = self.settings.batch_events_max
         self._events[partition] = Lane(
             owner.resume, owner.take, self._failed, batch_max, self._events.get(partition)
         )
         self._proposals[partition] = Lane(
-            owner.until_ready, decide, self._failed, batch_max, self._proposals.get(partition)
+            owner.until_ready, owner.decide, self._failed, batch_max, self._proposals.get(partition)
         )
 
     def _close_lanes(self, partition: int) -> None:

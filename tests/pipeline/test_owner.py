@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import Fold, PartitionState, Record
 from ontrack.pipeline.kafka.emitter import Message, topic_of
-from ontrack.pipeline.kafka.log import record_of
+from ontrack.pipeline.kafka.log import record_of, source_offset
 from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
@@ -81,7 +81,8 @@ class FakeKafka:
     async def read(
         self, topic: str, partition: int, start: int, stop: int
     ) -> AsyncIterator[list[Stored]]:
-        self.reads.append((start, stop))
+        if topic == EVENTS:
+            self.reads.append((start, stop))
         low = max(start, self.first if topic == EVENTS else 0)
         found = [m for m in self.topics.get(topic, []) if low <= m.offset < stop]
         for begin in range(0, len(found), 3):
@@ -121,6 +122,7 @@ class FakeFollower:
 
 
 FOLD = make_fold(SETTINGS)
+ASKED = Proposal(run_id="a", tool="look")
 
 
 def new_owner(kafka: FakeKafka, metrics: Metrics | None = None, batch_max: int = 4) -> Any:
@@ -317,13 +319,13 @@ async def test_dead_letters_of_proposals_do_not_hide_those_of_events() -> None:
     kafka = FakeKafka()
     owner = new_owner(kafka)
     await owner.resume()
-    for _ in range(50):
-        await owner.decide(record_of(kafka.append(PROPOSALS, b"a", b"junk")))  # type: ignore[arg-type]
-    fill(kafka, [b"junk 0", b"junk 1"])
+    for _ in range(5):
+        await owner.decide([record_of(kafka.append(PROPOSALS, b"a", b"junk"))])  # type: ignore[arg-type]
+    fill(kafka, [b"junk 0", b"junk 1", *(look(n=n) for n in range(6))])
     await new_owner(kafka).resume()
     letters = kafka.said(TOPICS.dead_letters.name)
-    assert len(letters) == 52
-    assert letters[50:] == straight(kafka)[TOPICS.dead_letters.name]
+    assert len(letters) == 7
+    assert letters[5:] == straight(kafka)[TOPICS.dead_letters.name]
 
 
 async def test_offsets_without_a_message_are_passed_over() -> None:
@@ -429,12 +431,12 @@ async def test_a_proposal_is_answered_once_over_restarts_and_without_touching_th
         for _ in range(3)
     ]
     for record in (records[0], records[1], records[0]):
-        await owner.decide(record)
+        await owner.decide([record])
     assert owner.state.runs == runs
     second = new_owner(kafka)
     await second.resume()
     for record in records:
-        await second.decide(record)
+        await second.decide([record])
     assert len(kafka.said(TOPICS.decisions.name)) == 3
 
 
@@ -444,7 +446,7 @@ async def test_an_owner_that_lost_the_partition_leaves_proposals_to_the_next() -
     await owner.resume()
     owner.revoke()
     asked = kafka.append(PROPOSALS, b"a", codecs.encode(Proposal(run_id="a", tool="look")))
-    await owner.decide(record_of(asked))  # type: ignore[arg-type]
+    await owner.decide([record_of(asked)])  # type: ignore[arg-type]
     assert kafka.said(TOPICS.decisions.name) == []
 
 
@@ -505,7 +507,7 @@ async def played(kafka: FakeKafka, script: Sequence[tuple[str, Any]]) -> Partiti
             else:
                 value = what or codecs.encode(Proposal(run_id="a", tool="look"))
                 asked = kafka.append(PROPOSALS, b"a", value)
-                await owner.decide(record_of(asked))  # type: ignore[arg-type]
+                await owner.decide([record_of(asked)])  # type: ignore[arg-type]
         except ProcessDied:
             kafka.dies_after = None
             owner = new_owner(kafka)
@@ -533,3 +535,21 @@ def test_whatever_is_lost_repeated_or_restarted_all_is_said_and_nothing_else(
     found[letters] = [value for value in found[letters] if value not in of_proposals]
     assert found == expected  # in order, each once
     assert owner.watermark.next_offset == kafka.ends.get(EVENTS, 0)
+
+
+async def test_proposals_that_were_not_delivered_are_read_from_their_log_and_answered_once() -> None:
+    kafka = FakeKafka()
+    for number in range(4):
+        kafka.append(PROPOSALS, b"a", b"junk" if number else codecs.encode(ASKED))
+    owner = new_owner(kafka)
+    await owner.resume()  # what stood there unanswered
+    late = [kafka.append(PROPOSALS, b"a", codecs.encode(ASKED)) for _ in range(3)]
+    await owner.decide([record_of(late[-1])])  # the first two were never delivered
+    await owner.decide([record_of(late[0])])
+    answers = kafka.topics[TOPICS.decisions.name] + kafka.topics[TOPICS.dead_letters.name]
+    sources = [source_offset(answer, PROPOSALS) for answer in answers]
+    assert sorted(sources) == list(range(7))
+    again = new_owner(kafka)
+    await again.resume()
+    said = kafka.topics[TOPICS.decisions.name] + kafka.topics[TOPICS.dead_letters.name]
+    assert len(said) == len(answers)
