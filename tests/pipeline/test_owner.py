@@ -537,7 +537,7 @@ def test_whatever_is_lost_repeated_or_restarted_all_is_said_and_nothing_else(
     assert owner.watermark.next_offset == kafka.ends.get(EVENTS, 0)
 
 
-async def test_proposals_that_were_not_delivered_are_read_from_their_log_and_answered_once() -> None:
+async def test_proposals_that_were_not_delivered_are_read_and_answered_once() -> None:
     kafka = FakeKafka()
     for number in range(4):
         kafka.append(PROPOSALS, b"a", b"junk" if number else codecs.encode(ASKED))
