@@ -71,14 +71,13 @@ def _schema() -> str:
 SCHEMA = _schema()
 
 
-def dump(state: RunState) -> bytes:
-    """Return a run state as bytes."""
-    packed = msgpack.packb([SCHEMA, _pack(state)], default=_pack, strict_types=True)
-    return seal(packed)
+def dump(state: RunState, offset: int) -> bytes:
+    """Return a run state as bytes; ``offset`` is the place of its last event in the log."""
+    return seal([SCHEMA, offset, state])
 
 
-def read(snapshot: bytes) -> RunState:
-    """Return the run state that a snapshot holds, without knowledge: see :func:`restore`.
+def read(snapshot: bytes) -> tuple[int, RunState]:
+    """Return offset and run state of a snapshot, without knowledge: see :func:`restore`.
 
     Raises
     ------
@@ -86,10 +85,10 @@ def read(snapshot: bytes) -> RunState:
         The bytes are damaged or were written under another schema. The run is folded from the
         log then.
     """
-    schema, state = _unpacked(unseal(snapshot))
+    schema, offset, state = unseal(snapshot)
     if schema != SCHEMA or not isinstance(state, RunState):
         raise InvalidSnapshot("the snapshot has another schema; the run is folded from the log")
-    return state
+    return offset, state
 
 
 def restore(state: RunState, stamp: Stamp, knowledge: Knowledge) -> RunState:
@@ -116,14 +115,15 @@ def restore(state: RunState, stamp: Stamp, knowledge: Knowledge) -> RunState:
     return replace(state, knowledge=knowledge)
 
 
-def seal(packed: bytes) -> bytes:
-    """Compress bytes and put a magic number and a digest before them."""
+def seal(parts: list[Any]) -> bytes:
+    """Pack and compress values, with a magic number and a digest before them."""
+    packed = msgpack.packb(parts, default=_pack, strict_types=True)
     body = zstandard.ZstdCompressor(level=1).compress(packed)
     return MAGIC + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
 
 
-def unseal(sealed: bytes) -> bytes:
-    """Check and decompress what :func:`seal` made.
+def unseal(sealed: bytes) -> tuple[Any, ...]:
+    """Check and unpack what :func:`seal` made.
 
     Raises
     ------
@@ -136,8 +136,7 @@ def unseal(sealed: bytes) -> bytes:
         raise InvalidSnapshot("not a snapshot of this version; the run is folded from the log")
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
         raise InvalidSnapshot("the snapshot is damaged; the run is folded from the log")
-    packed: bytes = zstandard.ZstdDecompressor().decompress(body)
-    return packed
+    return _parts(zstandard.ZstdDecompressor().decompress(body))
 
 
 def _check_fit(state: RunState, knowledge: Knowledge) -> None:

@@ -64,12 +64,22 @@ class PartitionState:
         Open runs by id; the values are immutable.
     ended
         Ids of ended runs, the latest ``ended_runs_max``.
+    positions
+        Offset of the last event of each open run.
+    known_until
+        Offset up to which a run's events are in its state already, though the log is being read
+        from an earlier place (see :mod:`ontrack.pipeline.checkpoint`).
+    touched
+        Open runs with an event since the last checkpoint; whoever writes one clears it.
     duplicates
         Steps dropped because they had been seen.
     """
 
     runs: dict[str, run.RunState] = field(default_factory=dict)
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    positions: dict[str, int] = field(default_factory=dict)
+    known_until: dict[str, int] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
     duplicates: int = 0
 
 
@@ -98,7 +108,7 @@ class Fold:
         encoder: CachedEncoder,
         library: Library,
         limits: codecs.Limits | None = None,
-        ended_runs_max: int = 100_000,
+        ended_runs_max: int = 20_000,
         intervene: bool = True,
     ) -> None:
         self.profile = profile
@@ -107,14 +117,24 @@ class Fold:
         self._limits = limits or codecs.Limits()
         self._ended_runs_max = ended_runs_max
         self._intervene = intervene
-        self._stamp = Stamp(profile.name, profile.digest(encoder.name), ENGINE)
+        self.stamp = Stamp(profile.name, profile.digest(encoder.name), ENGINE)
 
     def apply(self, state: PartitionState, record: Record) -> list[Output]:
         """Fold one record of the events topic; what cannot be used becomes a dead letter."""
         try:
             decoded = codecs.decode_event(record.value, self._limits)
             _check_key(record, decoded.event.run_id)
-            return self._event(state, decoded.event, decoded.flags, record.timestamp_ms)
+            run_id = decoded.event.run_id
+            if record.offset <= state.known_until.get(run_id, -1):
+                return []
+            outputs = self._event(state, decoded.event, decoded.flags, record.timestamp_ms)
+            if run_id in state.runs:
+                state.positions[run_id] = record.offset
+                state.touched.add(run_id)
+            else:
+                state.positions.pop(run_id, None)
+                state.touched.discard(run_id)
+            return outputs
         except InvalidEvent as error:
             return [dead_letter(record, error)]
         except Exception as error:  # noqa: BLE001
@@ -150,7 +170,7 @@ class Fold:
         known = state.runs.get(proposal.run_id)
         if known is None:
             knowledge = self.library.knowledge(proposal.task_id, proposal.run_id, timestamp_ms)
-            known = run.start(self._stamp, proposal, knowledge)
+            known = run.start(self.stamp, proposal, knowledge)
         return run.propose(self.profile, known, proposal, self._vectors(proposal))
 
     def _event(
@@ -165,12 +185,12 @@ class Fold:
         known = state.runs.get(event.run_id)
         if known is None:
             knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
-            known = run.start(self._stamp, event, knowledge, timestamp_ms)
+            known = run.start(self.stamp, event, knowledge, timestamp_ms)
         if isinstance(event, RunStarted):
             if known.highest < 0 and known.task_id is None and event.task_id is not None:
                 # Nothing has been judged yet: take the task that the first event did not name.
                 knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
-                known = run.start(self._stamp, event, knowledge, timestamp_ms)
+                known = run.start(self.stamp, event, knowledge, timestamp_ms)
             state.runs[event.run_id] = known
             return []
         if isinstance(event, RunEnded):

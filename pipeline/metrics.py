@@ -57,6 +57,11 @@ class Metrics:
             "References, contracts and tasks that could not be read",
             registry=self.registry,
         )
+        self.snapshots_refused = Counter(
+            "ontrack_snapshots_refused",
+            "Checkpoints that were not used; the log was folded instead",
+            registry=self.registry,
+        )
         self.open_runs = Gauge(
             "ontrack_open_runs", "Runs in memory", ["partition"], registry=self.registry
         )

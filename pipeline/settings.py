@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     message_bytes_max: int = Field(1_048_576, ge=1024, description="bytes an event may have")
     depth_max: int = Field(64, ge=4, description="nesting of arguments and results")
     ended_runs_max: int = Field(
-        100_000, ge=1, description="ended runs remembered a partition, to refuse late events"
+        20_000, ge=1, description="ended runs remembered a partition, to refuse late events"
     )
 
     # Kafka.
@@ -70,6 +70,9 @@ class Settings(BaseSettings):
     data_dir: str = Field(".cache/worker", description="Faust's data directory")
     batch_events_max: int = Field(
         200, ge=1, description="events folded before their outputs are sent"
+    )
+    checkpoint_events: int = Field(
+        5000, ge=1, description="events of a partition between two checkpoints of its runs"
     )
     watermark_check_s: float = Field(
         5.0, gt=0, description="how often the log's end is compared with what was folded"

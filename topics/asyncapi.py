@@ -21,7 +21,11 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
 
     Source: AsyncAPI 3.0.0 with the Kafka bindings 0.5.0; CloudEvents 1.0 headers.
     """
-    roles = {role: getattr(catalogue, role) for role in catalogue.__dataclass_fields__}
+    roles = {
+        role: getattr(catalogue, role)
+        for role in catalogue.__dataclass_fields__
+        if role != "snapshots"  # bytes between workers, nobody else's business
+    }
     models = list(dict.fromkeys(model for spec in catalogue for model in spec.models))
     _, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template=_SCHEMAS + "{model}"

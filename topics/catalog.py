@@ -84,6 +84,7 @@ class Catalogue:
     contracts: TopicSpec
     tasks: TopicSpec
     dead_letters: TopicSpec
+    snapshots: TopicSpec
 
     def __iter__(self) -> Iterator[TopicSpec]:
         return (getattr(self, field.name) for field in fields(self))
@@ -172,6 +173,13 @@ def catalogue(
             "key of the original message",
             output | _size(8 * MIB),
             DeadLetter,
+        ),
+        # Only a worker reads them; nothing is lost with them but time.
+        snapshots=topic(
+            "snapshots",
+            "states of open runs, in bytes, so that recovery need not read the whole log",
+            "run id; empty for the partition's own",
+            _compacted(retention_ms) | {"min.compaction.lag.ms": "0"} | _size(8 * MIB),
         ),
     )
 

@@ -15,10 +15,12 @@ from ontrack.topics.errors import OnTrackError
 # Command -> (module, one line of help). Listed here so that --help imports nothing.
 _COMMANDS = {
     "demo": ("demo", "Watch the whole monitor on bundled runs, in this process."),
-    "replay": ("replay", "Monitor recorded runs from files, in this process."),
+    "replay": ("replay", "Monitor recorded runs from files or Kafka, in this process."),
+    "diff": ("diff", "Compare what was said in two streams of verdicts."),
     "worker": ("worker", "Run the Faust worker: events from Kafka in, verdicts out."),
     "send": ("send", "Publish recorded runs as events to Kafka."),
     "tail": ("tail", "Print verdicts and interventions from Kafka."),
+    "dead-letters": ("dead_letters", "List what could not be used, or send it again."),
     "topics": ("topics", "Create or show the topics."),
     "doctor": ("doctor", "Check settings, encoder, broker and topics."),
     "bench": ("bench", "Measure the engine on this machine."),

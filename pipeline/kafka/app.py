@@ -77,7 +77,7 @@ def make_app(settings: Settings) -> faust.App:
 
     @app.on_partitions_revoked.connect
     async def revoked(_app: Any, revoked: Any, **_options: Any) -> None:
-        worker().suspend()
+        await worker().suspend()
 
     @app.on_partitions_assigned.connect
     async def assigned(_app: Any, assigned: Any, **_options: Any) -> None:

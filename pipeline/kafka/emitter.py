@@ -49,7 +49,7 @@ class Message:
     topic: str
     partition: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: list[tuple[str, bytes]]
 
 
@@ -85,6 +85,14 @@ def message_of(topics: Catalogue, source: Record, output: Output) -> Message:
         codecs.encode(output),
         [*headers, (SOURCE_HEADER, place)],
     )
+
+
+def snapshot_message(
+    topics: Catalogue, source: str, partition: int, key: bytes, value: bytes | None, offset: int
+) -> Message:
+    """Address an entry of a checkpoint; its header says up to which event it knows."""
+    place = f"{source}:{partition}:{offset}".encode()
+    return Message(topics.snapshots.name, partition, key, value, [(SOURCE_HEADER, place)])
 
 
 class Emitter:

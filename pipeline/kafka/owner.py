@@ -10,6 +10,8 @@ After a cold start the run states are folded again from the log. What has been p
 not published again: the floor of each output topic is the source offset of the last output found
 at its tail.
 
+A checkpoint of the open runs, if there is a sound one, lets the fold begin further up in the log.
+
 Proposals have a watermark of their own: what was not delivered is read from their log too, and an
 answer is never given twice.
 """
@@ -23,12 +25,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from ontrack.pipeline import checkpoint
 from ontrack.pipeline.fold import Fold, PartitionState, Record
-from ontrack.pipeline.kafka.emitter import Emitter, Message, message_of
+from ontrack.pipeline.kafka.emitter import Emitter, Message, message_of, snapshot_message
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics.catalog import Catalogue
+from ontrack.topics.errors import InvalidSnapshot
+from ontrack.topics.verdicts import Output, Scorecard
 
 _log = structlog.get_logger(__name__)
 
@@ -65,6 +70,7 @@ class PartitionOwner:
         self,
         partition: int,
         batch_events_max: int,
+        checkpoint_events: int,
         topics: Catalogue,
         fold: Fold,
         log: LogReader,
@@ -80,6 +86,9 @@ class PartitionOwner:
         self._revoked = asyncio.Event()
         self._end_seen = 0
         self._batch_events_max = batch_events_max
+        self._checkpoint_events = checkpoint_events
+        self._since_checkpoint = 0
+        self._stored: set[str] = set()
         self._topics = topics
         self._fold = fold
         self._reader = log
@@ -120,6 +129,8 @@ class PartitionOwner:
         async with self._turn:
             self._owned = True
             await self._find_floors()
+            if self.watermark.next_offset == 0:
+                await self._restore()
             first, last = await self._reader.bounds(self.watermark.topic, self.partition)
             if self.watermark.next_offset < first:
                 # The beginning is gone (retention): runs that began there continue in the middle.
@@ -151,6 +162,12 @@ class PartitionOwner:
         async with self._turn:
             await self._in_order(self.watermark, records, self._advance)
 
+    async def save(self) -> None:
+        """Write a checkpoint, so that a successor need not fold the whole log."""
+        async with self._turn:
+            if self._owned and self.ready:
+                await self._write_checkpoint()
+
     async def decide(self, records: Sequence[Record]) -> None:
         """Answer delivered proposals, each once; fills what the delivery left out."""
         async with self._turn:
@@ -176,6 +193,63 @@ class PartitionOwner:
                     log_end=last,
                 )
                 await self._fill(self.watermark, last, self._advance)
+
+    async def _restore(self) -> None:
+        """Begin at the last checkpoint; at the log's start if there is none, or none to trust."""
+        topic = self._topics.snapshots.name
+        first, last = await self._reader.bounds(topic, self.partition)
+        entries = []
+        async for messages in self._reader.read(topic, self.partition, first, last):
+            entries += [
+                checkpoint.Entry(
+                    message.key or b"",
+                    message.value,
+                    source_offset(message, self.watermark.topic),
+                )
+                for message in messages
+            ]
+        try:
+            stored = checkpoint.read(self._fold, entries)
+            if stored is None:
+                return
+            await self._follower.cover(stored.newest_ms)
+            self.state = checkpoint.restore(self._fold, stored)
+        except InvalidSnapshot as error:
+            self._metrics.snapshots_refused.inc()
+            _log.warning("checkpoint_refused", partition=self.partition, error=str(error))
+            return
+        self.watermark.next_offset = stored.next_offset
+        self._stored = set(self.state.runs)
+        _log.info(
+            "checkpoint_restored",
+            partition=self.partition,
+            runs=len(self.state.runs),
+            next_offset=stored.next_offset,
+        )
+
+    async def _write_checkpoint(self) -> None:
+        """Publish the changed runs and then, once these are safe, the partition's own entry."""
+        if not self._since_checkpoint:
+            return
+        entries, slice_began = [], time.monotonic()
+        for run_id in sorted(self.state.touched):
+            state = self.state.runs.get(run_id)
+            if state is not None:
+                entries.append(checkpoint.run_entry(run_id, state, self.state.positions[run_id]))
+            if time.monotonic() - slice_began > YIELD_S:
+                await asyncio.sleep(0)
+                slice_began = time.monotonic()
+        await self._emitter.emit([self._snapshot(entry) for entry in entries])
+        own = checkpoint.partition_entry(self._fold, self.state, self.watermark.next_offset)
+        await self._emitter.emit([self._snapshot(own)])
+        self._stored |= self.state.touched & self.state.runs.keys()
+        self.state.touched.clear()
+        self._since_checkpoint = 0
+
+    def _snapshot(self, entry: checkpoint.Entry) -> Message:
+        return snapshot_message(
+            self._topics, self.watermark.topic, self.partition, entry.key, entry.value, entry.offset
+        )
 
     async def _answer_missed(self) -> None:
         """Answer the proposals that nobody answered while nobody owned the partition."""
@@ -242,6 +316,7 @@ class PartitionOwner:
             return
         await self._cover(records)
         messages: list[Message] = []
+        closed: list[checkpoint.Entry] = []
         began = slice_began = time.monotonic()
         for record in records:
             duplicates = self.state.duplicates
@@ -252,13 +327,26 @@ class PartitionOwner:
                 if record.offset > self.watermark.floors.get(message.topic, -1):
                     messages.append(message)
                     self._metrics.count(output)
+                closed += self._tombstone(output, record.offset)
             self.watermark.next_offset = record.offset + 1
             if time.monotonic() - slice_began > YIELD_S:
                 await asyncio.sleep(0)
                 slice_began = time.monotonic()
         self._metrics.observe(self.partition, len(records), len(self.state.runs))
         await self._emitter.emit(messages)
+        # Only now: a run's snapshot must outlive the sending of what its end gave.
+        await self._emitter.emit([self._snapshot(entry) for entry in closed])
+        self._since_checkpoint += len(records)
+        if self._since_checkpoint >= self._checkpoint_events:
+            await self._write_checkpoint()
         self._metrics.batch_seconds.observe(time.monotonic() - began)
+
+    def _tombstone(self, output: Output, offset: int) -> list[checkpoint.Entry]:
+        """Return the entry that removes the snapshot of a run that has ended, if there is one."""
+        if not isinstance(output, Scorecard) or output.run_id not in self._stored:
+            return []
+        self._stored.discard(output.run_id)
+        return [checkpoint.Entry(output.run_id.encode(), None, offset)]
 
     async def _find_floors(self) -> None:
         """Find the source offset of the last output of each topic, from the topics' tails."""

@@ -93,6 +93,7 @@ async def check_topics(settings: Settings) -> int:
         topics.interventions,
         topics.scorecards,
         topics.dead_letters,
+        topics.snapshots,
     )
     odd = [
         f"{spec.name} has {counts[spec.name]}" for spec in outputs if counts[spec.name] != wanted

@@ -27,6 +27,7 @@ _log = structlog.get_logger(__name__)
 
 QUEUE_RECORDS_MAX = 4096
 DRAIN_S_MAX = 10.0
+CHECKPOINT_S_MAX = 4.0  # below the session time-out, with room for the rest of a rebalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,17 @@ class Worker:
             self.owners[partition] = owner
             self._open_lanes(partition, owner)
 
-    def suspend(self) -> None:
-        """Stop publishing until the next assignment; states stay in memory in case they return."""
+    async def suspend(self) -> None:
+        """Write checkpoints, then publish nothing until the next assignment.
+
+        States stay in memory in case the partitions return. Bounded in time: a rebalance waits for
+        this, and a checkpoint is only an accelerator.
+        """
+        try:
+            async with asyncio.timeout(CHECKPOINT_S_MAX):
+                await asyncio.gather(*(owner.save() for owner in self.owners.values()))
+        except TimeoutError:
+            _log.warning("checkpoint_too_slow", seconds=CHECKPOINT_S_MAX)
         for partition, owner in self.owners.items():
             owner.revoke()
             self._close_lanes(partition)
@@ -162,7 +172,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Finish the batches in hand and close all connections."""
-        self.suspend()
+        await self.suspend()
         lanes = [*self._events.values(), *self._proposals.values()]
         if lanes:
             waiting = [asyncio.ensure_future(lane.finished()) for lane in lanes]
@@ -177,6 +187,7 @@ class Worker:
         return PartitionOwner(
             partition,
             self.settings.batch_events_max,
+            self.settings.checkpoint_events,
             self.topics,
             self.fold,
             self._reader,

@@ -228,3 +228,27 @@ def test_a_run_is_compared_with_what_was_published_before_its_first_event(
     worker.start()  # and folding the log again must not change its mind
     worker.wait_ready()
     assert len(asyncio.run(read_all(settings, topics.verdicts.name))) == steps
+
+
+def test_a_worker_that_was_stopped_begins_again_at_its_checkpoint(
+    settings: Settings, worker: WorkerProcess
+) -> None:
+    events = fleet_events(28)
+    half = len(events) // 2
+    expected = embedded_outputs(settings, events)
+    topics = topics_of(settings)
+    asyncio.run(send_knowledge(settings, references(), contracts()))
+    worker.start()
+    worker.wait_ready()
+    asyncio.run(publish(settings, events[:half]))
+    steps = sum(event.type == "step" for event in events[:half])
+    asyncio.run(wait_for(settings, topics.verdicts.name, steps))
+    worker.stop()  # in good order: the open runs are written down
+    assert asyncio.run(read_all(settings, topics.snapshots.name))
+    worker.start()
+    worker.wait_ready()
+    assert worker.metric("ontrack_events_total") == 0  # nothing was folded again
+    assert worker.metric("ontrack_snapshots_refused_total") == 0
+    asyncio.run(publish(settings, events[half:]))
+    for topic, outputs in expected.items():
+        assert by_id(asyncio.run(wait_for(settings, topic, len(outputs)))) == outputs

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ontrack.operators import snapshot
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import Fold, PartitionState, Record
 from ontrack.pipeline.kafka.emitter import Message, topic_of
@@ -125,11 +126,24 @@ FOLD = make_fold(SETTINGS)
 ASKED = Proposal(run_id="a", tool="look")
 
 
-def new_owner(kafka: FakeKafka, metrics: Metrics | None = None, batch_max: int = 4) -> Any:
+def new_owner(
+    kafka: FakeKafka,
+    metrics: Metrics | None = None,
+    batch_max: int = 4,
+    checkpoint_events: int = 10_000,
+) -> Any:
     reader: Any = kafka
     follower: Any = FakeFollower()
     return PartitionOwner(
-        PARTITION, batch_max, TOPICS, FOLD, reader, reader, follower, metrics or Metrics()
+        PARTITION,
+        batch_max,
+        checkpoint_events,
+        TOPICS,
+        FOLD,
+        reader,
+        reader,
+        follower,
+        metrics or Metrics(),
     )
 
 
@@ -553,3 +567,104 @@ async def test_proposals_that_were_not_delivered_are_read_and_answered_once() ->
     await again.resume()
     said = kafka.topics[TOPICS.decisions.name] + kafka.topics[TOPICS.dead_letters.name]
     assert len(said) == len(answers)
+
+
+def snapshots(kafka: FakeKafka) -> list[Stored]:
+    return kafka.topics.get(TOPICS.snapshots.name, [])
+
+
+async def folded(kafka: FakeKafka, values: Sequence[Event], every: int = 3) -> None:
+    """Fold events with frequent checkpoints, as a worker does that is killed afterwards."""
+    owner = new_owner(kafka, checkpoint_events=every)
+    await owner.resume()
+    for record in fill(kafka, values):
+        await owner.take([record])
+
+
+RUNS = [
+    event
+    for number in range(6)
+    for event in (
+        *[RunStarted(run_id="a", task_id="t")][: number == 0],
+        Step(run_id="a", tool="look", args={"at": number}, result=f"r{number}"),
+        Step(run_id="b", tool="look", args={"at": number}, result="same"),
+        *[RunEnded(run_id="b")][: number == 5],
+    )
+]
+
+
+async def test_a_cold_start_begins_at_the_checkpoint_and_says_the_same() -> None:
+    kafka, plain = FakeKafka(), FakeKafka()
+    await folded(kafka, RUNS[:9])
+    successor = new_owner(kafka, checkpoint_events=3)
+    await successor.resume()
+    assert kafka.reads[-1][0] >= 9  # not from the log's start
+    for record in fill(kafka, RUNS[9:]):
+        await successor.take([record])
+    straight = new_owner(plain)
+    await straight.resume()
+    await straight.take(fill(plain, RUNS))
+    for topic in OUTPUTS:
+        assert [m.value for m in kafka.topics.get(topic, [])] == [
+            m.value for m in plain.topics.get(topic, [])
+        ]
+    assert snapshots(kafka)[-1].value is not None or snapshots(kafka)[-1].key == b"b"
+    assert [m.value for m in snapshots(kafka) if m.key == b"b"][-1] is None  # tombstone
+
+
+async def test_without_snapshots_or_with_damaged_ones_the_log_gives_the_same_state() -> None:
+    kafka = FakeKafka()
+    await folded(kafka, RUNS[:9])
+    said = {topic: len(kafka.topics.get(topic, [])) for topic in OUTPUTS}
+    sound = list(snapshots(kafka))
+    states = []
+    for damage in ("none", "all gone", "bit", "run missing", "former owner's last words"):
+        stored = list(sound)
+        if damage == "all gone":
+            stored = []
+        elif damage == "bit":
+            last = stored[-1]
+            stored[-1] = replace(last, value=last.value[:-1] + bytes([last.value[-1] ^ 1]))
+        elif damage == "run missing":
+            stored = [entry for entry in stored if entry.key != b"a"]
+        elif damage == "former owner's last words":
+            stored.append(next(entry for entry in stored if entry.key == b"a"))
+        kafka.topics[TOPICS.snapshots.name] = stored
+        kafka.ends[TOPICS.snapshots.name] = len(stored)
+        metrics = Metrics()
+        owner = new_owner(kafka, metrics)
+        await owner.resume()
+        refused = metrics.text().decode().count("ontrack_snapshots_refused_total 1.0")
+        assert refused == (damage not in ("none", "all gone")), damage
+        states.append({run_id: snapshot.dump(s, 0) for run_id, s in owner.state.runs.items()})
+        assert owner.state.positions == {"a": 7, "b": 8}
+    assert all(state == states[0] for state in states)
+    assert {topic: len(kafka.topics.get(topic, [])) for topic in OUTPUTS} == said
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(1, 5))
+def test_wherever_workers_are_killed_checkpoints_change_nothing(
+    lives: list[int], every: int
+) -> None:
+    async def story() -> None:
+        kafka, plain = FakeKafka(), FakeKafka()
+        left = list(RUNS)
+        for life in lives:
+            owner = new_owner(kafka, checkpoint_events=every)
+            await owner.resume()
+            for record in fill(kafka, left[:life]):
+                await owner.take([record])
+            left = left[life:]
+        last = new_owner(kafka, checkpoint_events=every)
+        await last.resume()
+        await last.take(fill(kafka, left))
+        straight = new_owner(plain)
+        await straight.resume()
+        await straight.take(fill(plain, RUNS))
+        for topic in OUTPUTS:
+            assert [m.value for m in kafka.topics.get(topic, [])] == [
+                m.value for m in plain.topics.get(topic, [])
+            ]
+
+    asyncio.run(story())

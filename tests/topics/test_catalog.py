@@ -24,6 +24,7 @@ def test_the_topics_are_those_of_the_interface():
         "ontrack.contracts",
         "ontrack.tasks",
         "ontrack.dead-letters",
+        "ontrack.snapshots",
     ]
 
 

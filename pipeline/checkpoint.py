@@ -1,0 +1,136 @@
+"""Checkpoints: the open runs of a partition as entries of a compacted topic, and back.
+
+An accelerator, nothing more: without them, or with damaged ones, the same state comes out of the
+log. One entry a run, under its id, and one entry for the partition, under the empty key, which says
+
+* from which offset on the log must be read,
+* which runs were open there, and the offset of the last event of each,
+* which runs had ended.
+
+An entry of a run may be newer than the partition's: then the events that it already holds are
+passed over (``known_until``). It must never be older, as a former owner's last words could be.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ontrack.operators import snapshot
+from ontrack.operators.run import RunState
+from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.topics.errors import InvalidSnapshot
+
+PARTITION_KEY = b""
+_KIND = "partition-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as it stands on the topic.
+
+    Parameters
+    ----------
+    value
+        None once the run has ended.
+    offset
+        Place in the events log of the last event that the entry knows.
+    """
+
+    key: bytes
+    value: bytes | None
+    offset: int
+
+
+def run_entry(run_id: str, state: RunState, offset: int) -> Entry:
+    """Return the entry of an open run."""
+    return Entry(run_id.encode(), snapshot.dump(state, offset), offset)
+
+
+def partition_entry(fold: Fold, state: PartitionState, next_offset: int) -> Entry:
+    """Return the partition's own entry, written after those of its runs."""
+    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), list(state.ended)]
+    return Entry(PARTITION_KEY, snapshot.seal(parts), next_offset - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A checkpoint as far as it can be read without knowledge.
+
+    ``newest_ms`` is the latest first event of an open run: the library must reach that far.
+    """
+
+    next_offset: int
+    open_runs: Mapping[str, tuple[int, RunState]]
+    closed_runs: Mapping[str, int]
+    ended: tuple[str, ...]
+
+    @property
+    def newest_ms(self) -> int:
+        """Broker time of the newest first event among the open runs, -1 without any."""
+        return max((state.started_ms or -1 for _, state in self.open_runs.values()), default=-1)
+
+
+def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
+    """Read a partition's entries, oldest first; None where no checkpoint was ever written.
+
+    Raises
+    ------
+    InvalidSnapshot
+        Something is damaged, missing, too old, or was written under other settings.
+    """
+    latest = {entry.key: entry for entry in entries}
+    own = latest.get(PARTITION_KEY)
+    if own is None or own.value is None:
+        return None
+    kind, stamp, next_offset, positions, ended = snapshot.unseal(own.value)
+    if kind != _KIND or stamp != _stamp(fold):
+        raise InvalidSnapshot(
+            "the checkpoint was written under other settings or by another engine; "
+            "the partition is folded from the log"
+        )
+    open_runs: dict[str, tuple[int, RunState]] = {}
+    closed_runs: dict[str, int] = {}
+    for run_id, position in zip(positions[::2], positions[1::2], strict=True):
+        entry = latest.get(run_id.encode())
+        if entry is None:
+            raise InvalidSnapshot(f"the snapshot of run {run_id!r} is missing")
+        if entry.value is None:
+            closed_runs[run_id] = entry.offset
+            continue
+        offset, state = snapshot.read(entry.value)
+        if offset < position:
+            raise InvalidSnapshot(
+                f"the snapshot of run {run_id!r} is older than the checkpoint that names it"
+            )
+        open_runs[run_id] = offset, state
+    return Stored(next_offset, open_runs, closed_runs, ended)
+
+
+def restore(fold: Fold, stored: Stored) -> PartitionState:
+    """Build the partition's state; the log is then read from ``stored.next_offset`` on.
+
+    Raises
+    ------
+    InvalidSnapshot
+        A run was compared with other references than those at hand.
+    """
+    state = PartitionState()
+    for run_id, (offset, held) in stored.open_runs.items():
+        knowledge = fold.library.knowledge(held.task_id, run_id, held.started_ms)
+        state.runs[run_id] = snapshot.restore(held, fold.stamp, knowledge)
+        state.positions[run_id] = state.known_until[run_id] = offset
+    state.ended = OrderedDict.fromkeys(stored.ended)
+    for run_id, offset in stored.closed_runs.items():
+        state.ended[run_id] = None
+        state.known_until[run_id] = offset
+    return state
+
+
+def _stamp(fold: Fold) -> tuple[str, ...]:
+    return (snapshot.SCHEMA, fold.stamp.profile, fold.stamp.settings, fold.stamp.engine)
+
+
+def _flat(positions: Mapping[str, int]) -> list[str | int]:
+    return [part for item in positions.items() for part in item]
