@@ -36,11 +36,14 @@ class Entry:
         None once the run has ended.
     offset
         Place in the events log of the last event that the entry knows.
+    time_ms
+        Broker's time of the entry.
     """
 
     key: bytes
     value: bytes | None
     offset: int
+    time_ms: int = 0
 
 
 def run_entry(run_id: str, state: RunState, offset: int) -> Entry:
@@ -50,7 +53,8 @@ def run_entry(run_id: str, state: RunState, offset: int) -> Entry:
 
 def partition_entry(fold: Fold, state: PartitionState, next_offset: int) -> Entry:
     """Return the partition's own entry, written after those of its runs."""
-    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), list(state.ended)]
+    ended = [part for item in state.ended.items() for part in item]
+    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), ended]
     return Entry(PARTITION_KEY, snapshot.seal(parts), next_offset - 1)
 
 
@@ -59,12 +63,14 @@ class Stored:
     """A checkpoint as far as it can be read without knowledge.
 
     ``newest_ms`` is the latest first event of an open run: the library must reach that far.
+    ``written_ms`` stands in for the last events' times, so that idle runs are closed a little late.
     """
 
     next_offset: int
     open_runs: Mapping[str, tuple[int, RunState]]
     closed_runs: Mapping[str, int]
-    ended: tuple[str, ...]
+    ended: Mapping[str, bytes | None]
+    written_ms: int
 
     @property
     def newest_ms(self) -> int:
@@ -105,7 +111,8 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
                 f"the snapshot of run {run_id!r} is older than the checkpoint that names it"
             )
         open_runs[run_id] = offset, state
-    return Stored(next_offset, open_runs, closed_runs, ended)
+    ends = dict(zip(ended[::2], ended[1::2], strict=True))
+    return Stored(next_offset, open_runs, closed_runs, ends, own.time_ms)
 
 
 def restore(fold: Fold, stored: Stored) -> PartitionState:
@@ -116,12 +123,12 @@ def restore(fold: Fold, stored: Stored) -> PartitionState:
     InvalidSnapshot
         A run was compared with other references than those at hand.
     """
-    state = PartitionState()
+    state = fold.partition()
     for run_id, (offset, held) in stored.open_runs.items():
-        knowledge = fold.library.knowledge(held.task_id, run_id, held.started_ms)
-        state.runs[run_id] = snapshot.restore(held, fold.stamp, knowledge)
+        state.runs[run_id] = fold.thaw(held)
         state.positions[run_id] = state.known_until[run_id] = offset
-    state.ended = OrderedDict.fromkeys(stored.ended)
+        state.heard_ms[run_id] = stored.written_ms
+    state.ended = OrderedDict(stored.ended)
     for run_id, offset in stored.closed_runs.items():
         state.ended[run_id] = None
         state.known_until[run_id] = offset

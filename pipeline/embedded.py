@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ontrack.operators.profiles import make_profile
 from ontrack.pipeline.encoders import CachedEncoder, make_encoder
-from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.fold import Fold, Record
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -26,6 +26,7 @@ def make_fold(settings: Settings) -> Fold:
         settings.limits,
         settings.ended_runs_max,
         settings.intervene,
+        settings.warm_runs_max,
     )
 
 
@@ -50,7 +51,7 @@ class EmbeddedMonitor:
     ) -> None:
         self.fold = make_fold(settings)
         self.fold.library.fill(references, contracts, tasks)
-        self.state = PartitionState()
+        self.state = self.fold.partition()
         self._fed = 0
 
     def feed(self, event: Event) -> list[Output]:

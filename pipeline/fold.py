@@ -7,20 +7,22 @@ records give the same bytes wherever they are folded.
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import structlog
 
-from ontrack.operators import run
+from ontrack.operators import run, snapshot
 from ontrack.operators.admission import admit, refuse_after_end
 from ontrack.operators.profiles import Profile
 from ontrack.operators.report import Stamp
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.library import Library
+from ontrack.pipeline.runs import RunStore
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent, KeyMismatch
 from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
@@ -61,9 +63,12 @@ class PartitionState:
     Parameters
     ----------
     runs
-        Open runs by id; the values are immutable.
+        Open runs by id; the values are immutable. :meth:`Fold.partition` bounds their memory.
     ended
-        Ids of ended runs, the latest ``ended_runs_max``.
+        Ended runs, the latest ``ended_runs_max``, with a digest of their last event (None where it
+        is not known any more).
+    heard_ms
+        Broker's time of the last event of each open run.
     positions
         Offset of the last event of each open run.
     known_until
@@ -75,8 +80,9 @@ class PartitionState:
         Steps dropped because they had been seen.
     """
 
-    runs: dict[str, run.RunState] = field(default_factory=dict)
-    ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    runs: MutableMapping[str, run.RunState] = field(default_factory=dict)
+    ended: OrderedDict[str, bytes | None] = field(default_factory=OrderedDict)
+    heard_ms: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     known_until: dict[str, int] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
@@ -100,6 +106,8 @@ class Fold:
         Ended runs remembered a partition.
     intervene
         False is shadow mode: verdicts as ever, no interventions.
+    warm_runs_max
+        Open runs a partition that are kept as states; the longest idle ones are kept as bytes.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class Fold:
         limits: codecs.Limits | None = None,
         ended_runs_max: int = 20_000,
         intervene: bool = True,
+        warm_runs_max: int = 5000,
     ) -> None:
         self.profile = profile
         self.encoder = encoder
@@ -117,7 +126,24 @@ class Fold:
         self._limits = limits or codecs.Limits()
         self._ended_runs_max = ended_runs_max
         self._intervene = intervene
+        self._warm_runs_max = warm_runs_max
         self.stamp = Stamp(profile.name, profile.digest(encoder.name), ENGINE)
+
+    def partition(self) -> PartitionState:
+        """Return the state of a partition before its first record."""
+        return PartitionState(RunStore(self._warm_runs_max, self.thaw))
+
+    def thaw(self, held: bytes | run.RunState) -> run.RunState:
+        """Join a snapshot with the knowledge of its run's first event.
+
+        Raises
+        ------
+        InvalidSnapshot
+            It is damaged, or does not fit settings or references.
+        """
+        state = snapshot.read(held)[1] if isinstance(held, bytes) else held
+        knowledge = self.library.knowledge(state.task_id, state.run_id, state.started_ms)
+        return snapshot.restore(state, self.stamp, knowledge)
 
     def apply(self, state: PartitionState, record: Record) -> list[Output]:
         """Fold one record of the events topic; what cannot be used becomes a dead letter."""
@@ -131,8 +157,11 @@ class Fold:
             if run_id in state.runs:
                 state.positions[run_id] = record.offset
                 state.touched.add(run_id)
+                if record.timestamp_ms is not None:
+                    state.heard_ms[run_id] = record.timestamp_ms
             else:
                 state.positions.pop(run_id, None)
+                state.heard_ms.pop(run_id, None)
                 state.touched.discard(run_id)
             return outputs
         except InvalidEvent as error:
@@ -181,6 +210,9 @@ class Fold:
         timestamp_ms: int | None,
     ) -> list[Output]:
         if event.run_id in state.ended:
+            if isinstance(event, RunEnded) and state.ended[event.run_id] in (None, _digest(event)):
+                state.duplicates += 1  # the same end again
+                return []
             raise refuse_after_end(event)
         known = state.runs.get(event.run_id)
         if known is None:
@@ -215,7 +247,7 @@ class Fold:
     def _end(self, state: PartitionState, known: run.RunState, event: RunEnded) -> list[Output]:
         scorecard = run.end(self.profile, known, event)
         state.runs.pop(event.run_id, None)
-        state.ended[event.run_id] = None
+        state.ended[event.run_id] = _digest(event)
         if len(state.ended) > self._ended_runs_max:
             state.ended.popitem(last=False)
         return [scorecard]
@@ -240,6 +272,10 @@ def dead_letter(record: Record, error: Exception) -> DeadLetter:
         headers=tuple((name, _base64(value)) for name, value in record.headers),
         error=DeadLetterError(name=type(error).__name__, text=str(error)),
     )
+
+
+def _digest(event: RunEnded) -> bytes:
+    return hashlib.blake2b(codecs.encode(event), digest_size=8).digest()
 
 
 def _check_key(record: Record, run_id: str) -> None:

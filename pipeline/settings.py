@@ -74,6 +74,12 @@ class Settings(BaseSettings):
     checkpoint_events: int = Field(
         5000, ge=1, description="events of a partition between two checkpoints of its runs"
     )
+    run_idle_s: int = Field(
+        21_600, ge=1, description="silence after which a run is closed as cancelled"
+    )
+    warm_runs_max: int = Field(
+        5000, ge=1, description="open runs a partition kept as states; idle ones are kept as bytes"
+    )
     watermark_check_s: float = Field(
         5.0, gt=0, description="how often the log's end is compared with what was folded"
     )

@@ -23,6 +23,7 @@ from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import BrokerUnavailable
+from ontrack.topics.events import RunEnded
 from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
@@ -93,6 +94,17 @@ def snapshot_message(
     """Address an entry of a checkpoint; its header says up to which event it knows."""
     place = f"{source}:{partition}:{offset}".encode()
     return Message(topics.snapshots.name, partition, key, value, [(SOURCE_HEADER, place)])
+
+
+def end_message(topics: Catalogue, partition: int, end: RunEnded) -> Message:
+    """Address an end of ours to the events topic, as the run's own producer would."""
+    headers = codecs.event_headers(
+        event_id=f"{end.run_id}:idle",
+        source="ontrack",
+        event_type=codecs.event_type(end),
+        time=datetime.now(UTC),
+    )
+    return Message(topics.events.name, partition, end.run_id.encode(), codecs.encode(end), headers)
 
 
 class Emitter:

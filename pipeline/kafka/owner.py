@@ -27,12 +27,20 @@ import structlog
 
 from ontrack.pipeline import checkpoint
 from ontrack.pipeline.fold import Fold, PartitionState, Record
-from ontrack.pipeline.kafka.emitter import Emitter, Message, message_of, snapshot_message
+from ontrack.pipeline.kafka.emitter import (
+    Emitter,
+    Message,
+    end_message,
+    message_of,
+    snapshot_message,
+)
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset
 from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import InvalidSnapshot
+from ontrack.topics.events import RunEnded
 from ontrack.topics.verdicts import Output, Scorecard
 
 _log = structlog.get_logger(__name__)
@@ -69,8 +77,7 @@ class PartitionOwner:
     def __init__(
         self,
         partition: int,
-        batch_events_max: int,
-        checkpoint_events: int,
+        settings: Settings,
         topics: Catalogue,
         fold: Fold,
         log: LogReader,
@@ -79,14 +86,14 @@ class PartitionOwner:
         metrics: Metrics,
     ) -> None:
         self.partition = partition
-        self.state = PartitionState()
+        self.state: PartitionState = fold.partition()
         self.watermark = Watermark(topics.events.name)
         self.asked = Watermark(topics.proposals.name)
         self._ready = asyncio.Event()
         self._revoked = asyncio.Event()
         self._end_seen = 0
-        self._batch_events_max = batch_events_max
-        self._checkpoint_events = checkpoint_events
+        self._settings = settings
+        self._closing: set[str] = set()
         self._since_checkpoint = 0
         self._stored: set[str] = set()
         self._topics = topics
@@ -205,6 +212,7 @@ class PartitionOwner:
                     message.key or b"",
                     message.value,
                     source_offset(message, self.watermark.topic),
+                    message.timestamp,
                 )
                 for message in messages
             ]
@@ -251,6 +259,27 @@ class PartitionOwner:
             self._topics, self.watermark.topic, self.partition, entry.key, entry.value, entry.offset
         )
 
+    async def close_idle(self, now_ms: int) -> None:
+        """End runs that have been silent for too long, by an event of ours in the log.
+
+        In the log, because every reader of it must come to the same end; the event is the same
+        whoever sends it, so a second one is a duplicate.
+        """
+        if not self.ready:
+            return
+        silent = [
+            run_id
+            for run_id, heard_ms in self.state.heard_ms.items()
+            if now_ms - heard_ms > self._settings.run_idle_s * 1000 and run_id not in self._closing
+        ]
+        if not silent:
+            return
+        reason = f"idle: no event for {self._settings.run_idle_s} s"
+        ends = [RunEnded(run_id=run_id, outcome="cancelled", reason=reason) for run_id in silent]
+        _log.info("idle_runs_closed", partition=self.partition, runs=len(silent))
+        self._closing.update(silent)
+        await self._emitter.emit([end_message(self._topics, self.partition, end) for end in ends])
+
     async def _answer_missed(self) -> None:
         """Answer the proposals that nobody answered while nobody owned the partition."""
         _, last = await self._reader.bounds(self.asked.topic, self.partition)
@@ -282,8 +311,8 @@ class PartitionOwner:
             if not self._owned:
                 return
             records = [record_of(message) for message in messages]
-            for begin in range(0, len(records), self._batch_events_max):
-                await apply(records[begin : begin + self._batch_events_max])
+            for begin in range(0, len(records), self._settings.batch_events_max):
+                await apply(records[begin : begin + self._settings.batch_events_max])
         if self._owned and stop > start:
             # Offsets without a message at the end of the range are passed over for good.
             watermark.next_offset = max(watermark.next_offset, stop)
@@ -332,12 +361,13 @@ class PartitionOwner:
             if time.monotonic() - slice_began > YIELD_S:
                 await asyncio.sleep(0)
                 slice_began = time.monotonic()
+        self._closing &= self.state.heard_ms.keys()
         self._metrics.observe(self.partition, len(records), len(self.state.runs))
         await self._emitter.emit(messages)
         # Only now: a run's snapshot must outlive the sending of what its end gave.
         await self._emitter.emit([self._snapshot(entry) for entry in closed])
         self._since_checkpoint += len(records)
-        if self._since_checkpoint >= self._checkpoint_events:
+        if self._since_checkpoint >= self._settings.checkpoint_events:
             await self._write_checkpoint()
         self._metrics.batch_seconds.observe(time.monotonic() - began)
 

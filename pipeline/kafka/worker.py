@@ -8,6 +8,7 @@ cut a batch in half.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
@@ -166,9 +167,10 @@ class Worker:
             await lane.put(delivery)
 
     async def check_watermarks(self) -> None:
-        """Compare every watermark with the log's end."""
+        """Compare every watermark with the log's end; close what has been silent for too long."""
         for owner in list(self.owners.values()):
             await owner.catch_up()
+            await owner.close_idle(time.time_ns() // 1_000_000)
 
     async def stop(self) -> None:
         """Finish the batches in hand and close all connections."""
@@ -186,8 +188,7 @@ class Worker:
     def _new_owner(self, partition: int) -> PartitionOwner:
         return PartitionOwner(
             partition,
-            self.settings.batch_events_max,
-            self.settings.checkpoint_events,
+            self.settings,
             self.topics,
             self.fold,
             self._reader,

@@ -6,6 +6,7 @@ The fakes below keep topics as lists in memory; everything else is the real thin
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -131,19 +132,19 @@ def new_owner(
     metrics: Metrics | None = None,
     batch_max: int = 4,
     checkpoint_events: int = 10_000,
+    run_idle_s: int = 60,
 ) -> Any:
     reader: Any = kafka
     follower: Any = FakeFollower()
+    chosen = SETTINGS.model_copy(
+        update={
+            "batch_events_max": batch_max,
+            "checkpoint_events": checkpoint_events,
+            "run_idle_s": run_idle_s,
+        }
+    )
     return PartitionOwner(
-        PARTITION,
-        batch_max,
-        checkpoint_events,
-        TOPICS,
-        FOLD,
-        reader,
-        reader,
-        follower,
-        metrics or Metrics(),
+        PARTITION, chosen, TOPICS, FOLD, reader, reader, follower, metrics or Metrics()
     )
 
 
@@ -668,3 +669,37 @@ def test_wherever_workers_are_killed_checkpoints_change_nothing(
             ]
 
     asyncio.run(story())
+
+
+async def test_a_silent_run_is_closed_by_an_event_in_the_log_once() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka, run_idle_s=60)
+    await owner.resume()
+    await owner.take(fill(kafka, RUNS[:3]))
+    heard = max(owner.state.heard_ms.values())
+    await owner.close_idle(min(owner.state.heard_ms.values()) + 60_000)
+    assert len(kafka.topics[EVENTS]) == 3  # not yet
+    await owner.close_idle(heard + 60_001)
+    await owner.close_idle(heard + 60_002)
+    ends = [codecs.decode_event(message.value).event for message in kafka.topics[EVENTS][3:]]
+    assert sorted(end.run_id for end in ends) == ["a", "b"]
+    assert {(end.outcome, end.reason) for end in ends} == {("cancelled", "idle: no event for 60 s")}
+    later = new_owner(kafka)  # and whoever reads the log comes to the same end
+    await later.resume()
+    assert not later.state.runs
+    cards = [json.loads(m.value) for m in kafka.topics[TOPICS.scorecards.name]]
+    assert sorted((card["run_id"], card["outcome"]) for card in cards) == [
+        ("a", "cancelled"),
+        ("b", "cancelled"),
+    ]
+
+
+async def test_the_same_end_twice_is_a_duplicate_and_another_one_a_dead_letter() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    end = RunEnded(run_id="a", outcome="success")
+    await owner.take(fill(kafka, [*RUNS[:2], end, end, RunEnded(run_id="a", outcome="failure")]))
+    letters = [json.loads(m.value) for m in kafka.topics[TOPICS.dead_letters.name]]
+    assert [letter["offset"] for letter in letters] == [4]
+    assert len(kafka.topics[TOPICS.scorecards.name]) == 1
