@@ -36,12 +36,16 @@ class LocalBroker:
     """
 
     directory: Path
+    port: int = 0
+    controller_port: int = 0
     address: str = ""
 
     def start(self, settings: Mapping[str, str] = TEST_SETTINGS) -> str:
         """Start it, wait until it answers and return its address."""
         extra = [f"--set={name}={value}" for name, value in settings.items()]
-        self.address = self._run("start", "--port=0", "--heap=256m", *extra).strip()
+        if self.controller_port:
+            extra.append(f"--controller-port={self.controller_port}")
+        self.address = self._run("start", f"--port={self.port}", "--heap=256m", *extra).strip()
         return self.address
 
     def stop(self) -> None:

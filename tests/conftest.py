@@ -2,11 +2,16 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.broker import BrokerUnavailableError, LocalBroker, check_reachable
+from tests.broker import (
+    TEST_SETTINGS,
+    BrokerUnavailableError,
+    LocalBroker,
+    check_reachable,
+)
 
 BROKER_FIXTURES = {"broker", "own_broker"}
 
@@ -18,10 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("kafka")
 
 
-def started(broker: LocalBroker) -> LocalBroker:
+def started(broker: LocalBroker, settings: Mapping[str, str] = TEST_SETTINGS) -> LocalBroker:
     """Start it; skip where no broker can be had, but fail in CI, where silence would lie."""
     try:
-        broker.start()
+        broker.start(settings)
     except BrokerUnavailableError as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI must run the Kafka tests. {reason}", pytrace=False)

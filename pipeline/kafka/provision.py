@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from aiokafka.admin import NewTopic
@@ -13,6 +14,8 @@ from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import TopicSpec
 from ontrack.topics.errors import BrokerUnavailable
 
+LEADER_TRIES = 100
+LEADER_PAUSE_S = 0.1
 _TIMESTAMPS = "message.timestamp.type"
 
 
@@ -54,7 +57,28 @@ async def create_topics(settings: Settings) -> list[Created]:
                 f"Kafka at {settings.broker} refused topic {name!r}: {problem.__name__} {detail}"
             )
         created.append(Created(by_name[name], existed))
+    await _until_led(settings, list(by_name))
     return created
+
+
+async def _until_led(settings: Settings, names: list[str]) -> None:
+    """Wait until every partition has a leader: a topic can be used only then."""
+    admin = await start_admin(settings)
+    try:
+        for _ in range(LEADER_TRIES):
+            described = await admin.describe_topics(names)
+            led = [
+                partition["leader"] >= 0 for topic in described for partition in topic["partitions"]
+            ]
+            if len(described) == len(names) and led and all(led):
+                return
+            await asyncio.sleep(LEADER_PAUSE_S)
+    finally:
+        await admin.close()
+    raise BrokerUnavailable(
+        f"Kafka at {settings.broker} has made the topics, but not all their partitions have a "
+        "leader yet; look at the broker's log and try again"
+    )
 
 
 async def partition_counts(settings: Settings) -> dict[str, int]:

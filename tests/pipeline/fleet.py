@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
-from ontrack.pipeline.kafka.connection import topics_of
+from ontrack.pipeline.kafka.connection import client_arguments, topics_of
 from ontrack.pipeline.kafka.provision import create_topics
 from ontrack.pipeline.settings import Settings
 
@@ -45,6 +45,7 @@ class WorkerProcess:
     directory: Path
     name: str = "w0"
     port: int = field(default_factory=free_port)
+    more: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -58,6 +59,7 @@ class WorkerProcess:
             "ONTRACK_PROFILE": self.settings.profile,
             "ONTRACK_WATERMARK_CHECK_S": "1",
             "ONTRACK_DATA_DIR": str(self.directory / self.name),
+            **self.more,
         }
         self.process = subprocess.Popen(
             [
@@ -128,7 +130,7 @@ async def produce(
 ) -> None:
     """Send raw (key, value) pairs."""
     producer = AIOKafkaProducer(
-        bootstrap_servers=settings.broker, acks="all", max_request_size=4 * 1_048_576
+        **client_arguments(settings), acks="all", max_request_size=4 * 1_048_576
     )
     await producer.start()
     try:
@@ -140,7 +142,7 @@ async def produce(
 
 async def read_all(settings: Settings, topic: str) -> list[ConsumerRecord]:
     """Everything that stands on a topic now."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.broker, enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(**client_arguments(settings), enable_auto_commit=False)
     await consumer.start()
     try:
         partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]

@@ -1,0 +1,26 @@
+"""The short form of the fault campaign; ``make faults`` runs the long one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.broker import LocalBroker
+from tests.simulation.campaign import SHORT, run_scenario
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    "name",
+    ["kill -9 of workers", "a worker comes and goes", "broker killed"],
+)
+def test_whatever_is_killed_the_verdicts_are_those_of_an_undisturbed_run(
+    name: str, tmp_path: Path, own_broker: LocalBroker
+) -> None:
+    own_broker.stop()  # only to learn whether a broker can be had: each scenario starts its own
+    row = asyncio.run(run_scenario(name, 1, SHORT, tmp_path))
+    assert row.ok, row
+    assert row.disturbances >= 1
+    assert row.events > 400
