@@ -102,7 +102,7 @@ def check(
         if contract is None:
             return _nothing_known(params, effect)
         return GateAnswer("allow", effect, (), (), None)
-    if contract is None and (references is None or transport is None):
+    if contract is None and references is None:
         return _nothing_known(params, effect)
     reasons: list[Reason] = []
     evidence: list[int] = []
@@ -117,7 +117,11 @@ def check(
         if missing:
             reasons.append(_missing(call.tool, len(missing), contract))
     best: int | None = None
-    if references is not None and transport is not None:
+    if references is not None and transport is None:
+        # Nobody can say any more where the run stands in its task: that is no reason to let it.
+        text = f"{call.tool} cannot be undone, and the run is too long to be compared any further"
+        reasons.append(Reason(signal="alignment_stopped", text=text))
+    elif references is not None and transport is not None:
         best, reason = _proposal_match(
             params, solver, weights, references, transport, hops, call, vectors
         )

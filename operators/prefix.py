@@ -92,7 +92,8 @@ class Delta:
     consumed
         Nodes of which an artifact was consumed by this step.
     rejected
-        Declared edges that would point backwards in the run.
+        Declared edges that would point backwards in the run; (node, node) for a parent that is the
+        step itself or can only come after it.
     """
 
     node: int | None
@@ -126,12 +127,19 @@ def step(
         return state, Delta(node=None)
     seqs = (*state.seqs, seq)
     here = [(state.node_of[p], node) for p in declared_parents if p in state.node_of]
-    absent = [(p, node) for p in declared_parents if p not in state.node_of]
+    absent = [(p, node) for p in declared_parents if p not in state.node_of and p < seq]
     arrived = [(node, child) for parent, child in state.waiting if parent == seq]
     waiting = [item for item in (*state.waiting, *absent) if item[0] != seq]
     wanted = list(dict.fromkeys([*here, *arrived, *edges]))
     forward = [edge for edge in wanted if seqs[edge[0]] < seqs[edge[1]]]
-    rejected = tuple(edge for edge in wanted if seqs[edge[0]] >= seqs[edge[1]])
+    rejected = (
+        *(edge for edge in wanted if seqs[edge[0]] >= seqs[edge[1]]),
+        *(
+            (node, node)
+            for parent in declared_parents
+            if parent >= seq and parent not in state.node_of
+        ),
+    )
     hops, changed = _grow(state.hops, node, forward)
     parents = [*state.parents, ()]
     for source, target in forward:

@@ -138,3 +138,19 @@ def test_the_running_score_ends_close_to_the_final_one() -> None:
         lab.feed(*steps_of(task, valid_order(task, random), random))
         gaps.append(abs(lab.verdicts[-1].score - lab.end().final_score))
     assert max(gaps) <= 0.013, max(gaps)
+
+
+def test_of_all_premature_steps_those_in_the_lookahead_are_missed_by_design() -> None:
+    """Both rates, so that nobody takes the one above for the whole: drawn from every node whose
+    producers are absent, one level of prematurity included."""
+    found = total = 0
+    for task, random in scenarios():
+        first = valid_order(task, random)[0]
+        premature = [n for n in task.nodes if n.name != first and not set(n.parents) <= {first}]
+        for node in premature:
+            lab = monitored(task)
+            lab.feed(*steps_of(task, [first], random))
+            verdict = lab.feed(step_of(task, node.name, "early"))[0].verdict
+            found += verdict == "CAUSAL_INVERSION"
+            total += 1
+    assert 0.5 <= found / total < 0.941, (found, total)

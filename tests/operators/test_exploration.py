@@ -250,3 +250,11 @@ def test_an_early_step_that_is_matched_dearly_instead_of_leaking_is_an_inversion
     again = Story()
     again.event(GOOD, near(0), satisfied=(0,))
     assert again.event(GOOD, near(3), attribute_cost=0.2).inversion is None
+
+
+def test_a_node_that_was_open_already_absorbs_nothing() -> None:
+    """The step leaked although its node was open: only a node that opens now can be its place."""
+    story = Story()
+    story.event(LEAK, near(0), open_before=(0,), open_now=(0,))
+    story.event(GOOD, near(1), open_before=(0, 1), open_now=(0, 1))
+    assert [waiting.node for waiting in story.state.pending] == [0]

@@ -159,13 +159,19 @@ def test_a_decision_is_bound_to_the_exact_call() -> None:
     assert one.id == same.id != other.id
 
 
-def test_beyond_the_limit_of_nodes_the_gate_judges_by_prerequisites_alone() -> None:
-    """The coupling stands still there, and a frontier that is stale blocks valid calls."""
+def test_beyond_the_limit_of_nodes_nothing_irreversible_passes() -> None:
+    """The coupling stands still there, and nobody can say where the run is in its task."""
     base = profile()
     small = replace(base, prefix=replace(base.prefix, nodes_max=4))
     lab = monitored(5, settings_=small)
     assert "graph_full" in lab.verdicts[-1].flags
-    assert commit(lab).decision == "allow"
+    stopped = commit(lab)
+    assert (stopped.decision, [r.signal for r in stopped.reasons]) == (
+        "block",
+        ["alignment_stopped"],
+    )
+    assert "too long" in stopped.reasons[0].text
+    assert lab.propose(step_of(SIX_STEPS, "edit")).decision == "allow"  # it can be undone
     assert "prerequisites" in {r.signal for r in commit(monitored(4, settings_=small)).reasons}
 
 

@@ -96,7 +96,10 @@ def test_a_late_producer_gives_a_retroactive_edge_and_says_so() -> None:
 def test_a_parent_that_is_not_earlier_is_flagged() -> None:
     monitored = Lab()
     monitored.feed(plain(0, parents=(1,)), plain(1))
-    assert monitored.verdicts[1].flags == ("parent_not_earlier",)
+    assert [v.flags for v in monitored.verdicts] == [("parent_not_earlier",), ()]
+    itself = Lab()
+    itself.feed(plain(0, parents=(0,)))
+    assert itself.verdicts[0].flags == ("parent_not_earlier",)
 
 
 def test_the_last_step_a_run_may_have_halts_it_and_the_next_is_refused() -> None:

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
+from tests.operators.lab import (
+    SIX_STEPS,
+    Lab,
+    LabTask,
+    Node,
+    foreign,
+    reference_of,
+    step_of,
+)
 from tests.operators.test_table2 import CONTRACTS, ORDER, lab, paraphrased
 
 
@@ -84,3 +92,24 @@ def test_a_cached_frontier_would_have_blocked_the_valid_call() -> None:
 def test_the_reference_helper_yields_what_the_scenarios_assume() -> None:
     reference = reference_of(SIX_STEPS)
     assert [step.tool for step in reference.steps][-1] == "git_commit"
+
+
+def test_a_step_that_is_done_may_be_repeated_though_what_precedes_it_is_not_seen() -> None:
+    """Active or satisfied: mass on a node proves it, whatever its parents' mass says."""
+    monitored = lab(contracts=CONTRACTS)
+    monitored.feed(*paraphrased()[:1])
+    transport = monitored.state.transport
+    plan = np.zeros_like(transport.plan)
+    plan[:, 0, ORDER.index("commit")] = 1.0 / 6
+    monitored.state = replace(monitored.state, transport=replace(transport, plan=plan))
+    decision = monitored.propose(step_of(SIX_STEPS, "commit", "again"))
+    assert [reason.signal for reason in decision.reasons] == ["prerequisites"]
+
+
+def test_the_gate_asks_the_reference_that_the_run_follows() -> None:
+    other = LabTask("six", tuple(Node(f"x{n}", f"other_tool_{n}") for n in range(6)))
+    references = [reference_of(other).model_copy(update={"reference_id": "first"})]
+    monitored = Lab([*references, reference_of(SIX_STEPS)], contracts=CONTRACTS)
+    monitored.feed(*paraphrased()[:5])
+    decision = monitored.propose(step_of(SIX_STEPS, "commit", "now"))
+    assert (decision.decision, decision.best_reference) == ("allow", "six-0")
