@@ -24,7 +24,7 @@ from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.runs import RunStore
 from ontrack.topics import codecs
-from ontrack.topics.errors import InvalidEvent, KeyMismatch
+from ontrack.topics.errors import BeginningLost, InvalidEvent, KeyMismatch
 from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import DeadLetter, DeadLetterError, Decision, Output
 
@@ -74,6 +74,11 @@ class PartitionState:
     known_until
         Offset up to which a run's events are in its state already, though the log is being read
         from an earlier place (see :mod:`ontrack.pipeline.checkpoint`).
+    cut_until
+        The log's beginning is gone and no checkpoint makes up for it: steps of runs that are first
+        seen up to this offset cannot be numbered any more, unless they bring their numbers.
+    cut_runs
+        Those runs; the latest ``ended_runs_max``.
     touched
         Open runs with an event since the last checkpoint; whoever writes one clears it.
     duplicates
@@ -85,6 +90,8 @@ class PartitionState:
     heard_ms: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     known_until: dict[str, int] = field(default_factory=dict)
+    cut_until: int = -1
+    cut_runs: OrderedDict[str, None] = field(default_factory=OrderedDict)
     touched: set[str] = field(default_factory=set)
     duplicates: int = 0
 
@@ -152,6 +159,8 @@ class Fold:
             _check_key(record, decoded.event.run_id)
             run_id = decoded.event.run_id
             if record.offset <= state.known_until.get(run_id, -1):
+                return []
+            if self._is_cut(state, decoded.event, record.offset):
                 return []
             outputs = self._event(state, decoded.event, decoded.flags, record.timestamp_ms)
             if run_id in state.runs:
@@ -228,6 +237,32 @@ class Fold:
         if isinstance(event, RunEnded):
             return self._end(state, known, event)
         return self._step(state, known, event, flags)
+
+    def _is_cut(self, state: PartitionState, event: Event, offset: int) -> bool:
+        """Tell whether a step would be numbered by arrival where earlier arrivals may be gone.
+
+        A number once published for another step would be published again: equal ids with unequal
+        bytes, the one thing that a consumer must never see. What was judged before is passed over.
+
+        Raises
+        ------
+        BeginningLost
+            Nobody has judged this step, and nobody can number it any more.
+        """
+        run_id = event.run_id
+        if not isinstance(event, Step) or event.seq is not None or run_id in state.runs:
+            return False
+        if offset > state.cut_until and run_id not in state.cut_runs:
+            return False
+        state.cut_runs[run_id] = None
+        if len(state.cut_runs) > self._ended_runs_max:
+            state.cut_runs.popitem(last=False)
+        if offset <= state.cut_until:
+            return True
+        raise BeginningLost(
+            f"run {run_id!r} began before what the events topic still holds, and this step has no "
+            "number of its own; number the steps (seq), or keep events longer than runs take"
+        )
 
     def _step(
         self, state: PartitionState, known: run.RunState, event: Step, flags: tuple[str, ...]

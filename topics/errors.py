@@ -13,7 +13,8 @@
     │   │   ├── KeyMismatch          the message key is not the run id
     │   │   ├── EventAfterEnd        a step of a run that has ended
     │   │   ├── ConflictingDuplicate a sequence number seen before, with other content
-    │   │   └── RunTooLong           over the limit of steps a run
+    │   │   ├── RunTooLong           over the limit of steps a run
+    │   │   └── BeginningLost        an unnumbered step of a run whose beginning is gone
     │   ├── InvalidFile         a file, or one line of it
     │   └── InvalidSnapshot     stored state that does not fit; the log is folded instead
     ├── InvalidSettings         settings that contradict each other or are out of range
@@ -72,6 +73,10 @@ class ConflictingDuplicate(InvalidEvent):
 
 class RunTooLong(InvalidEvent):
     """A step beyond the limit of steps a run."""
+
+
+class BeginningLost(InvalidEvent):
+    """A step without number, of a run whose first events have left the log."""
 
 
 class InvalidFile(InvalidInput):

@@ -35,7 +35,7 @@ from ontrack.pipeline.kafka.emitter import (
     snapshot_message,
 )
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset
+from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset, told_offset
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import Catalogue
@@ -46,6 +46,7 @@ from ontrack.topics.verdicts import Output, Scorecard
 _log = structlog.get_logger(__name__)
 
 TAIL_MESSAGES = 256
+TAIL_MESSAGES_MAX = 131_072
 YIELD_S = 0.02  # folding gives way to the event loop (heartbeats, gate) at least this often
 
 
@@ -89,6 +90,7 @@ class PartitionOwner:
         self.state: PartitionState = fold.partition()
         self.watermark = Watermark(topics.events.name)
         self.asked = Watermark(topics.proposals.name)
+        self.answered = -1  # the last proposal whose answer is acknowledged
         self._ready = asyncio.Event()
         self._revoked = asyncio.Event()
         self._end_seen = 0
@@ -140,7 +142,9 @@ class PartitionOwner:
                 await self._restore()
             first, last = await self._reader.bounds(self.watermark.topic, self.partition)
             if self.watermark.next_offset < first:
-                # The beginning is gone (retention): runs that began there continue in the middle.
+                # The beginning is gone (retention), and with it the numbers of unnumbered steps.
+                self.state = self._fold.partition()
+                self.state.cut_until = max(self.watermark.floors.values())
                 self.watermark.next_offset = first
             behind = last - self.watermark.next_offset
             _log.info(
@@ -332,6 +336,7 @@ class PartitionOwner:
                 self._metrics.count(answer)
             self.asked.next_offset = record.offset + 1
         await self._emitter.emit(messages)
+        self.answered = self.asked.next_offset - 1
 
     async def _cover(self, records: Sequence[Record]) -> None:
         """Make sure that the library holds all that was published before these records."""
@@ -392,13 +397,28 @@ class PartitionOwner:
         }
         for watermark, names in outputs.items():
             for name in names:
-                tail = await self._reader.tail(name, self.partition, TAIL_MESSAGES)
-                # A former owner may have been writing while its successor was: take the highest.
-                floor = max((source_offset(item, watermark.topic) for item in tail), default=-1)
+                floor = await self._last_told(name, watermark.topic)
                 watermark.floors[name] = await self._credible(name, floor, watermark.topic)
         # Proposals leave no state behind: what has been answered need not be read again.
         answered = max(self.asked.floors.values())
         self.asked.next_offset = max(self.asked.next_offset, answered + 1)
+        self.answered = self.asked.next_offset - 1
+
+    async def _last_told(self, output: str, source: str) -> int:
+        """Return the source offset of the last output at a topic's tail; -1 without one.
+
+        Among decisions there may be many that a policy made and that come from no proposal: then
+        look further back.
+        """
+        count = TAIL_MESSAGES
+        while True:
+            tail = await self._reader.tail(output, self.partition, count)
+            # A former owner may have been writing while its successor was: take the highest.
+            told = [offset for item in tail if (offset := told_offset(item, source)) is not None]
+            is_gate = output == self._topics.decisions.name
+            if told or not is_gate or len(tail) < count or count >= TAIL_MESSAGES_MAX:
+                return max(told, default=-1)
+            count *= 8
 
     async def _credible(self, output: str, floor: int, source: str) -> int:
         """Drop a floor that lies beyond its source: it speaks of a topic that is no more.

@@ -703,3 +703,24 @@ async def test_the_same_end_twice_is_a_duplicate_and_another_one_a_dead_letter()
     letters = [json.loads(m.value) for m in kafka.topics[TOPICS.dead_letters.name]]
     assert [letter["offset"] for letter in letters] == [4]
     assert len(kafka.topics[TOPICS.scorecards.name]) == 1
+
+
+async def test_where_the_logs_beginning_is_gone_no_number_is_given_twice() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    await owner.take(fill(kafka, RUNS[:7]))  # runs a and b, unnumbered steps
+    kafka.first = 3  # retention
+    cold = new_owner(kafka)
+    await cold.resume()
+    later = fill(kafka, [*RUNS[7:9], Step(run_id="n", tool="look"), Step(run_id="n", tool="see")])
+    numbered = fill(kafka, [Step(run_id="c", seq=7, tool="look")])
+    await cold.take([*later, *numbered])
+    said: dict[str, bytes] = {}
+    for message in kafka.topics[TOPICS.verdicts.name]:
+        assert said.setdefault(json.loads(message.value)["id"], message.value) == message.value
+    assert {"n:0", "n:1", "c:7"} <= said.keys()
+    assert "gap" in json.loads(said["c:7"])["flags"]
+    letters = [json.loads(m.value) for m in kafka.topics[TOPICS.dead_letters.name]]
+    assert {letter["error"]["name"] for letter in letters} == {"BeginningLost"}
+    assert [letter["offset"] for letter in letters] == [7, 8]
