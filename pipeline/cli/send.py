@@ -60,6 +60,11 @@ def _from_files(
 ) -> Iterator[Event | SourceEvent]:
     from ontrack.pipeline import readers
 
+    if "-" not in paths:
+        # Read once before anything is sent: a bad line then sends nothing. Standard input can be
+        # read only once, so there what stands before a bad line is sent.
+        for _ in readers.read_events(paths, format_, limits=limits):
+            pass
     return readers.read_events(paths, format_, limits=limits)
 
 
