@@ -94,6 +94,11 @@ def test_variables_of_the_tests_are_no_settings(monkeypatch: pytest.MonkeyPatch)
         ("broker", "host:0"),
         ("broker", "host:99999"),
         ("broker", "a:1,,b:2"),
+        ("web_advertised_url", "gate.example:1"),
+        ("web_token", ""),
+        ("gate_deadline_ms", "-1"),
+        ("gate_fail_open", "read,reed"),
+        ("gate_decision_ttl_s", "0"),
     ],
 )
 def test_a_value_out_of_range_is_an_error_that_names_the_setting(
@@ -177,3 +182,35 @@ def test_a_certificate_that_is_not_there_is_named() -> None:
 
 def test_every_setting_has_a_default_that_is_valid() -> None:
     assert load_settings() == Settings()
+
+
+def test_every_setting_and_every_default_stands_in_the_operating_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    missing = [name for name in Settings.model_fields if f"`{name}`" not in guide]
+    assert missing == []
+    numbers = {
+        name: field.default
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool)
+    }
+    assert [n for n, value in numbers.items() if f"| `{n}` | {value} |" not in guide] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "means"), [("read, write", ("read", "write")), ("read", ("read",)), ("", ())]
+)
+def test_effect_classes_are_a_list_with_commas(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, means: tuple[str, ...]
+) -> None:
+    assert load_settings().gate_fail_open == ("read",)
+    (tmp_path / "ontrack.toml").write_text('gate_fail_open = ["unknown"]')
+    assert load_settings().gate_fail_open == ("unknown",)
+    monkeypatch.setenv("ONTRACK_GATE_FAIL_OPEN", value)
+    assert load_settings().gate_fail_open == means
+
+
+def test_the_token_of_the_pages_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONTRACK_WEB_TOKEN", "hunter2")
+    found = load_settings()
+    assert "hunter2" not in f"{masked(found)} {found!r}"
+    assert masked(found)["web_token"] == "**********"
