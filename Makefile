@@ -2,13 +2,14 @@
 BIN := .venv/bin
 PINNED := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: help setup demo test check bench kafka kafka-stop clean
+.PHONY: help setup demo test check bench faults kafka kafka-stop clean
 
 help:
 	@echo "make demo        watch bundled agent runs being judged, no broker needed"
 	@echo "make test        all tests; those with Kafka start a broker of their own"
 	@echo "make check       lint, format, types, layers"
 	@echo "make bench       what one step costs on this machine"
+	@echo "make faults      kill workers and brokers under load, compare all verdicts (half an hour)"
 	@echo "make kafka       a local Kafka in the background; make kafka-stop ends it"
 	@echo "make setup       only install, into .venv"
 	@echo "make clean       remove .venv, caches and the local Kafka with its data"
@@ -35,6 +36,9 @@ check: .venv/.installed-dev
 
 bench: .venv/.installed-dev
 	$(BIN)/ontrack bench step
+
+faults: .venv/.installed-dev
+	$(BIN)/python -m tests.simulation.campaign
 
 kafka:
 	@scripts/kafka start

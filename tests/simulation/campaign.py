@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import base64
 import json
+import logging
 import random
 import signal
 import sys
@@ -281,6 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="these scenarios alone")
     given = parser.parse_args(arguments)
     size = SHORT if given.short else FULL
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a broker that is away is the point
     table = Table(title=f"fault campaign, seed {given.seed}, {size.runs} runs a scenario")
     names = ("scenario", "events", "disturbances", "missing", "unexpected", "conflicting")
     for column in (*names, "junk unaccounted", "repeated", "seconds", ""):
@@ -293,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
         cells = [getattr(row, item) for item in row.__dataclass_fields__]
         table.add_row(*map(str, cells), "ok" if row.ok else "FAILED")
         Console(stderr=True).print(f"{name}: {'ok' if row.ok else 'FAILED'} ({row.seconds} s)")
-    Console().print(table)
+    Console(width=150).print(table)
     return 0 if all(row.ok for row in rows) else 1
 
 
