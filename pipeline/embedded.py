@@ -9,14 +9,23 @@ from ontrack.pipeline.encoders import CachedEncoder, make_encoder
 from ontrack.pipeline.fold import Fold, Record
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.settings import Settings
+from ontrack.solver import kernels
 from ontrack.topics import codecs
+from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import Event, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
 
 def make_fold(settings: Settings) -> Fold:
-    """Build the fold that the settings describe, with an empty library."""
+    """Build the fold that the settings describe, with an empty library.
+
+    Raises
+    ------
+    InvalidSettings
+        The kernel numba was asked for and is not installed, or an encoder or profile is unknown.
+    """
+    use_kernel(settings)
     encoder = CachedEncoder(make_encoder(settings.encoder), settings.encoder_cache_entries)
     profile = make_profile(settings.profile, encoder.name)
     return Fold(
@@ -28,6 +37,20 @@ def make_fold(settings: Settings) -> Fold:
         settings.intervene,
         settings.warm_runs_max,
     )
+
+
+def use_kernel(settings: Settings) -> None:
+    """Put the solver's kernel in force for this process; compiled and called before any event.
+
+    Raises
+    ------
+    InvalidSettings
+        numba was asked for and is not installed.
+    """
+    try:
+        kernels.use(settings.kernel)
+    except ValueError as error:
+        raise InvalidSettings(f"kernel: {error}") from error
 
 
 class EmbeddedMonitor:

@@ -23,6 +23,7 @@ from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.runs import RunStore
+from ontrack.solver import kernels
 from ontrack.topics import codecs
 from ontrack.topics.errors import BeginningLost, InvalidEvent, KeyMismatch
 from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
@@ -31,6 +32,11 @@ from ontrack.topics.verdicts import DeadLetter, DeadLetterError, Decision, Outpu
 ENGINE = version("ontrack")
 DEAD_LETTER_BYTES_MAX = 4 * 1_048_576  # base64 and the rest must fit on the topic
 _log = structlog.get_logger(__name__)
+
+
+def engine_name() -> str:
+    """Return version and kernel: two kernels agree to 1e-12, which is not yet the same bytes."""
+    return ENGINE if kernels.compiled() is None else f"{ENGINE}+numba"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ class Fold:
         self._ended_runs_max = ended_runs_max
         self._intervene = intervene
         self._warm_runs_max = warm_runs_max
-        self.stamp = Stamp(profile.name, profile.digest(encoder.name), ENGINE)
+        self.stamp = Stamp(profile.name, profile.digest(encoder.name), engine_name())
 
     def partition(self) -> PartitionState:
         """Return the state of a partition before its first record."""

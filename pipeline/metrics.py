@@ -62,6 +62,30 @@ class Metrics:
             "Checkpoints that were not used; the log was folded instead",
             registry=self.registry,
         )
+        self.gate_requests = Counter(
+            "ontrack_gate_requests",
+            "Gate requests over HTTP by answer and by who gave it",
+            ["decision", "way"],
+            registry=self.registry,
+        )
+        self.gate_seconds = Histogram(
+            "ontrack_gate_seconds",
+            "Time from a gate request over HTTP to its answer",
+            ["way"],
+            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+            registry=self.registry,
+        )
+        self.gate_redeemed = Counter(
+            "ontrack_gate_redeemed",
+            "Decisions redeemed (ok) or not, and why not",
+            ["result"],
+            registry=self.registry,
+        )
+        self.audit_dropped = Counter(
+            "ontrack_gate_audit_dropped",
+            "Decisions over HTTP that did not reach their topic",
+            registry=self.registry,
+        )
         self.open_runs = Gauge(
             "ontrack_open_runs", "Runs in memory", ["partition"], registry=self.registry
         )

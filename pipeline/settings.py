@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -17,6 +17,18 @@ from pydantic_settings import (
 
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidSettings
+
+
+def _from_commas(value: object) -> object:
+    """Variables and flags are text; an empty text is an empty list."""
+    if isinstance(value, str):
+        return tuple(item.strip() for item in value.split(",") if item.strip())
+    return value
+
+
+EffectClasses = Annotated[
+    tuple[Literal["read", "write", "destructive", "unknown"], ...], BeforeValidator(_from_commas)
+]
 
 
 class Settings(BaseSettings):
@@ -37,6 +49,9 @@ class Settings(BaseSettings):
     )
     encoder_cache_entries: int = Field(
         65_536, ge=1, description="texts whose vectors are kept, 1 KiB each"
+    )
+    kernel: Literal["auto", "numpy", "numba"] = Field(
+        "auto", description="numerics: compiled by numba, or numpy; auto is numba where installed"
     )
     intervene: bool = Field(True, description="publish interventions; false is shadow mode")
 
@@ -67,6 +82,23 @@ class Settings(BaseSettings):
     # Worker.
     web_host: str = "127.0.0.1"
     web_port: int = Field(6066, ge=0, le=65_535)
+    web_advertised_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s/]+(/\S*)?$",
+        description="where other workers reach this one; none: http://web_host:web_port",
+    )
+    web_token: SecretStr | None = Field(
+        None, min_length=1, description="bearer token of the pages; needed beyond loopback"
+    )
+    gate_deadline_ms: float = Field(
+        200.0, ge=0, le=60_000, description="time for a gate's answer, if the asker names none"
+    )
+    gate_fail_open: EffectClasses = Field(
+        ("read",), description="effect classes that pass when the gate cannot answer in time"
+    )
+    gate_decision_ttl_s: float = Field(
+        60.0, gt=0, le=86_400, description="how long an allowed call may be redeemed"
+    )
     data_dir: str = Field(".cache/worker", description="Faust's data directory")
     batch_events_max: int = Field(
         200, ge=1, description="events folded before their outputs are sent"
@@ -183,7 +215,7 @@ def load_settings(**flags: Any) -> Settings:
 def _known_as(place: tuple[int | str, ...]) -> str:
     """Name a setting as the user wrote it: a variable in capitals, or as in the file."""
     name = ".".join(map(str, place))
-    variable = f"ONTRACK_{name.upper()}"
+    variable = f"ONTRACK_{''.join(map(str, place[:1])).upper()}"
     return f"{name} ({variable})" if variable in os.environ else name
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ontrack.solver.arrays import TINY, Floats, check_shape
+from ontrack.solver import kernels
+from ontrack.solver.arrays import TINY, Bools, Floats, check_shape
 from ontrack.solver.objective import diagnostic_loss, linear_cost, linearise
 from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
 from ontrack.solver.scaling import assemble, gibbs_kernel, scale
@@ -73,39 +74,27 @@ def solve(
     """
     count, steps, width = _check(references, cost, distance, age, mu, marginal)
     plan = mu[None, :, None] * (marginal / max(float(mu.sum()), TINY))[:, None, :]
-    u, v = np.ones((count, steps)), references.valid.astype(np.float64)
+    coupling = Coupling(plan, np.ones((count, steps)), references.valid.astype(np.float64))
     closed, settled = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     residual = np.zeros(count)
     outer = inner = 0
+    compiled = kernels.compiled()
     while outer < params.converged_outer_max and not closed.all():
         outer += 1
-        gradient = linearise(distance, plan, references)
-        kernel = gibbs_kernel(linear_cost(cost, gradient, age, params), params.epsilon)
-        scalings = scale(
-            kernel,
-            mu,
-            marginal,
-            u,
-            v,
-            params.exponent,
-            params.converged_inner_max,
-            params.converged_inner_tolerance,
-            frozen=closed,
-        )
-        inner += scalings.iterations
-        moved = assemble(kernel, scalings)
-        moved -= plan
-        moved *= params.gamma
-        moved[closed] = 0.0
-        plan = plan + moved
-        u = np.where(closed[:, None], u, scalings.u)
-        v = np.where(closed[:, None], v, scalings.v)
-        change = np.abs(moved).max(axis=(1, 2))
-        residual = np.where(closed, residual, change)
-        settled = np.where(closed, settled, scalings.residual < params.converged_inner_tolerance)
-        closed = closed | (change < params.converged_outer_tolerance)
+        problem = params, references, coupling, cost, distance, age, mu, marginal
+        limits = params.converged_inner_max, params.converged_inner_tolerance
+        if compiled is None:
+            made = _iterate(*problem, *limits, closed)
+        else:
+            made = kernels.iterate(compiled, *problem, *limits, closed)
+        coupling = made.coupling
+        inner += made.iterations
+        residual = np.where(closed, residual, made.moved)
+        settled = np.where(closed, settled, made.residual < params.converged_inner_tolerance)
+        closed = closed | (made.moved < params.converged_outer_tolerance)
+    plan = coupling.plan
     return ConvergedSolve(
-        coupling=Coupling(plan, u, v),
+        coupling=coupling,
         losses=diagnostic_loss(cost, distance, plan, mu, marginal, references, params),
         linear_cost=linear_cost(cost, linearise(distance, plan, references), age, params),
         outer_iterations=outer,
@@ -128,6 +117,47 @@ def finalise(
         raise ValueError("a run without steps cannot be aligned")
     mu = np.full(steps, 1.0 / steps)
     return solve(params, references, cost, distance, np.ones(steps), mu, references.nu)
+
+
+def _iterate(
+    params: SolverParams,
+    references: ReferenceArrays,
+    coupling: Coupling,
+    cost: Floats,
+    distance: Floats,
+    age: Floats,
+    mu: Floats,
+    marginal: Floats,
+    iterations_max: int,
+    tolerance: float,
+    closed: Bools,
+) -> kernels.Iteration:
+    """Linearise, scale, move the share gamma; references that are closed stay as they are."""
+    plan, u, v = coupling.plan, coupling.u, coupling.v
+    gradient = linearise(distance, plan, references)
+    total_cost = linear_cost(cost, gradient, age, params)
+    kernel = gibbs_kernel(total_cost, params.epsilon)
+    scalings = scale(
+        kernel,
+        mu,
+        marginal,
+        u,
+        v,
+        params.exponent,
+        iterations_max,
+        tolerance,
+        frozen=closed,
+    )
+    moved = assemble(kernel, scalings)
+    moved -= plan
+    moved *= params.gamma
+    moved[closed] = 0.0
+    u = np.where(closed[:, None], u, scalings.u)
+    v = np.where(closed[:, None], v, scalings.v)
+    change = np.abs(moved).max(axis=(1, 2))
+    return kernels.Iteration(
+        Coupling(plan + moved, u, v), total_cost, scalings.iterations, scalings.residual, change
+    )
 
 
 def _check(

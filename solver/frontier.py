@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ontrack.solver import kernels
 from ontrack.solver.arrays import Bools, Floats
 from ontrack.solver.problem import ReferenceArrays, SolverParams
 
@@ -53,10 +54,18 @@ def frontier(
     ValueError
         If ``lookahead_weight`` is outside [0, 1].
     """
-    ahead = params.lookahead_weight if lookahead_weight is None else lookahead_weight
-    if not 0.0 <= ahead <= 1.0:
-        raise ValueError(f"lookahead_weight must lie in [0, 1], got {ahead}")
+    ahead = lookahead_share(params, lookahead_weight)
     nu, valid, parents = references.nu, references.valid, references.parents
+    compiled = kernels.compiled()
+    if compiled is not None:
+        floats = kernels.plain(column_mass, nu)
+        flags = kernels.plain_flags(valid, parents)
+        masks = [np.empty(nu.shape, dtype=np.bool_) for _ in range(3)]
+        mask = Frontier(np.empty(nu.shape), *masks)
+        compiled.frontier(
+            *floats, *flags, params.kappa, ahead, params.dormant_weight, mask.marginal, *masks
+        )
+        return mask
     covered = np.divide(column_mass, nu, out=np.zeros_like(nu), where=valid)
     satisfied = (covered >= params.kappa) & valid
     # Products of booleans: "any parent that is not satisfied", "any parent that is active".
@@ -66,6 +75,20 @@ def frontier(
     share = np.where(lookahead, ahead, params.dormant_weight)
     share[active | satisfied] = 1.0
     return Frontier(nu * share, satisfied, active, lookahead)
+
+
+def lookahead_share(params: SolverParams, lookahead_weight: float | None) -> float:
+    """Return the share of nu on nodes ahead: the parameter's, or what takes its place.
+
+    Raises
+    ------
+    ValueError
+        If ``lookahead_weight`` is outside [0, 1].
+    """
+    ahead = params.lookahead_weight if lookahead_weight is None else lookahead_weight
+    if not 0.0 <= ahead <= 1.0:
+        raise ValueError(f"lookahead_weight must lie in [0, 1], got {ahead}")
+    return ahead
 
 
 def coverage(column_mass: Floats, references: ReferenceArrays) -> Floats:

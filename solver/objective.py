@@ -11,6 +11,7 @@ import math
 import numpy as np
 from scipy.special import kl_div
 
+from ontrack.solver import kernels
 from ontrack.solver.arrays import TINY, Floats
 from ontrack.solver.problem import ReferenceArrays, SolverParams
 
@@ -123,6 +124,12 @@ def diagnostic_loss(
     As :func:`objective`, but the two KL terms are replaced by the gap in total mass and the
     quadratic term is clipped at 0 (section 4.3, implementation notes). Shapes as there.
     """
+    compiled = kernels.compiled()
+    if compiled is not None:
+        arrays = kernels.plain(cost, distance, plan, mu, marginal, references.structure)
+        losses = np.empty(references.count)
+        compiled.diagnostic_loss(*arrays, params.theta, params.epsilon, params.lam, losses)
+        return losses
     rows, columns = row_mass(plan), column_mass(plan)
     total = rows.sum(axis=1)
     quadratic = np.maximum(_quadratic(distance, plan, rows, columns, references), 0.0)

@@ -18,6 +18,8 @@ import numpy as np
 
 from ontrack.solver.arrays import TINY, Bools, Floats
 
+NOT_FINITE = "cost, distance and age must be finite, padding included"
+
 BLIND_ITERATIONS = 5
 """Iterations between two looks at the stopping rule: what a streaming step takes in any case."""
 
@@ -54,7 +56,7 @@ def gibbs_kernel(total_cost: Floats, epsilon: float) -> Floats:
     """
     kernel = np.multiply(total_cost, -1.0 / epsilon)
     if not math.isfinite(kernel.sum()):
-        raise ValueError("cost, distance and age must be finite, padding included")
+        raise ValueError(NOT_FINITE)
     return np.exp(kernel, out=kernel)
 
 

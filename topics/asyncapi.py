@@ -24,7 +24,7 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
     roles = {
         role: getattr(catalogue, role)
         for role in catalogue.__dataclass_fields__
-        if role != "snapshots"  # bytes between workers, nobody else's business
+        if role not in ("snapshots", "owners")  # between workers, nobody else's business
     }
     models = list(dict.fromkeys(model for spec in catalogue for model in spec.models))
     _, definitions = models_json_schema(

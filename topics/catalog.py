@@ -85,6 +85,7 @@ class Catalogue:
     tasks: TopicSpec
     dead_letters: TopicSpec
     snapshots: TopicSpec
+    owners: TopicSpec
 
     def __iter__(self) -> Iterator[TopicSpec]:
         return (getattr(self, field.name) for field in fields(self))
@@ -180,6 +181,14 @@ def catalogue(
             "states of open runs, in bytes, so that recovery need not read the whole log",
             "run id; empty for the partition's own",
             _compacted(retention_ms) | {"min.compaction.lag.ms": "0"} | _size(8 * MIB),
+        ),
+        owners=topic(
+            "owners",
+            "which worker has which partition, so that others can pass a gate's question on",
+            "partition number",
+            _compacted(retention_ms)
+            | {"min.compaction.lag.ms": "0", "segment.ms": str(SEGMENT_MS)},
+            partitions=1,
         ),
     )
 

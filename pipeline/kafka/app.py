@@ -17,6 +17,7 @@ from faust.types.auth import SASLMechanism
 
 from ontrack.pipeline.fold import Record
 from ontrack.pipeline.kafka.connection import ssl_context, topics_of
+from ontrack.pipeline.kafka.web import add_pages, check_exposure, web_options
 from ontrack.pipeline.kafka.worker import Delivery, Worker
 from ontrack.pipeline.settings import Settings
 
@@ -24,7 +25,14 @@ _log = structlog.get_logger(__name__)
 
 
 def make_app(settings: Settings) -> faust.App:
-    """Build the app; nothing is connected before its worker starts."""
+    """Build the app; nothing is connected before its worker starts.
+
+    Raises
+    ------
+    InvalidSettings
+        The pages would be open to the network without a token.
+    """
+    check_exposure(settings)
     topics = topics_of(settings)
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     app: Any = faust.App(  # faust types its decorators and signals loosely
@@ -48,6 +56,7 @@ def make_app(settings: Settings) -> faust.App:
         web_bind=settings.web_host,
         web_host=settings.web_host,
         web_port=settings.web_port,
+        web_application_options=web_options(settings),
     )
     raw: dict[str, Any] = {
         "key_type": bytes,
@@ -95,7 +104,7 @@ def make_app(settings: Settings) -> faust.App:
         if holder:
             await holder[0].check_watermarks()
 
-    _pages(app, worker)
+    add_pages(app, settings, worker)
     return app
 
 
@@ -140,23 +149,3 @@ def _credentials(settings: Settings) -> Any:
             mechanism=SASLMechanism(settings.sasl_mechanism),
         )
     return None if context is None else faust.SSLCredentials(context=context)
-
-
-def _pages(app: faust.App, worker: Any) -> None:
-    """Liveness, readiness and metrics, on the worker's own port."""
-
-    @app.page("/healthz")
-    async def healthz(web: Any, _request: Any) -> Any:
-        return web.json({"ok": True})
-
-    @app.page("/readyz")
-    async def readyz(web: Any, _request: Any) -> Any:
-        current = worker()
-        partitions = {number: owner.ready for number, owner in sorted(current.owners.items())}
-        status = 200 if current.ready else 503
-        return web.json({"ok": current.ready, "partitions": partitions}, status=status)
-
-    @app.page("/metrics")
-    async def metrics(web: Any, _request: Any) -> Any:
-        kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.bytes(worker().metrics.text(), headers=kind)

@@ -57,6 +57,14 @@ class KnowledgeFollower:
             await self._read_to_end()
             self._covered_ms = max(self._covered_ms, time_ms)
 
+    async def refresh(self) -> None:
+        """Read what has been published by now, for answers that wait for no event.
+
+        Says nothing about times: our clock is not the broker's.
+        """
+        async with self._turn:
+            await self._read_to_end()
+
     async def _read_to_end(self) -> None:
         consumer = await self._started()
         ends = await consumer.end_offsets(self._partitions)

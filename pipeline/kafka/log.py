@@ -12,6 +12,7 @@ from ontrack.pipeline.kafka.connection import start_consumer
 from ontrack.pipeline.settings import Settings
 
 SOURCE_HEADER = "ontrack_source"
+ANSWERED_HEADER = "ontrack_answered"
 LOG_APPEND_TIME = 1
 
 
@@ -107,3 +108,18 @@ def source_offset(message: ConsumerRecord, topic: str) -> int:
             source, _, offset = value.decode("utf-8", "replace").rsplit(":", 2)
             return int(offset) if source == topic else -1
     return -1
+
+
+def told_offset(message: ConsumerRecord, topic: str) -> int | None:
+    """Return up to which offset of a source topic an output says that all has been answered.
+
+    Either it came from that offset, or (a gate's answer over HTTP, which comes from no message) it
+    names the last one answered before it. None where it says nothing about the topic.
+    """
+    found = None
+    for name, value in message.headers or ():
+        if name in (SOURCE_HEADER, ANSWERED_HEADER) and value:
+            source, _, offset = value.decode("utf-8", "replace").rsplit(":", 2)
+            if source == topic:
+                found = max(int(offset), -1 if found is None else found)
+    return found

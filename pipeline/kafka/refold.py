@@ -108,7 +108,7 @@ class Refold:
     ) -> None:
         self._settings = settings
         self._where = where
-        self._wanted = {run_id.encode() for run_id in run_ids}
+        self._wanted = {run_id.encode("utf-8", "surrogateescape") for run_id in run_ids}
         self._gate = gate
         self._fold = make_fold(settings)
         self._fold.library = WhatIfLibrary(self._fold, references, contracts, tasks)
@@ -151,7 +151,7 @@ class Refold:
                 others = [span for span in spans if span not in likely]
                 async for output in self._folded(history, others, left):
                     yield output
-            self.not_found = sorted(key.decode() for key in self._wanted - self._found)
+            self.not_found = sorted(map(_shown, self._wanted - self._found))
             await self._find_earlier_events(history)
 
     async def _read_knowledge(self) -> None:
@@ -176,7 +176,9 @@ class Refold:
                 await asyncio.sleep(0)
 
     def _said(self, record: Record) -> Iterator[Output]:
-        state = self._states.setdefault(record.partition, PartitionState())
+        state = self._states.get(record.partition)
+        if state is None:
+            state = self._states[record.partition] = self._fold.partition()
         self.events += 1
         if self._gate:
             yield from self._decisions(state, record)
@@ -204,5 +206,8 @@ class Refold:
         skipped = [Span(span.partition, span.kept, span.kept, span.start) for span in self.spans]
         async for messages in history.read(skipped):
             earlier.update(m.key for m in messages if m.key is not None and m.key in self._found)
-        found = {key.decode("utf-8", "replace") for key in earlier}
-        self.from_the_middle = sorted(found.union(self.from_the_middle))
+        self.from_the_middle = sorted({*map(_shown, earlier), *self.from_the_middle})
+
+
+def _shown(key: bytes) -> str:
+    return key.decode("utf-8", "replace")

@@ -16,11 +16,15 @@ import structlog
 
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import Record
+from ontrack.pipeline.kafka.audit import Audit
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
+from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import LogReader
 from ontrack.pipeline.kafka.owner import PartitionOwner
+from ontrack.pipeline.kafka.owners import OwnerDirectory
+from ontrack.pipeline.kafka.peers import Peers
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 
@@ -121,6 +125,20 @@ class Worker:
         self._follower = KnowledgeFollower(settings, self.fold.library, self.metrics)
         self._events: dict[int, Lane] = {}
         self._proposals: dict[int, Lane] = {}
+        self._directory = OwnerDirectory(settings, self._emitter, failed)
+        self._audit = Audit(self._emitter, self.metrics, failed)
+        self._peers = Peers(settings)
+        self.gateway = Gateway(
+            settings,
+            self.topics,
+            self.fold,
+            self.owners,
+            self._directory,
+            self._follower.refresh,
+            self._audit.put,
+            self._peers.post,
+            self.metrics,
+        )
 
     @property
     def ready(self) -> bool:
@@ -138,6 +156,8 @@ class Worker:
             owner = self.owners.get(partition) or self._new_owner(partition)
             self.owners[partition] = owner
             self._open_lanes(partition, owner)
+        self._directory.start()
+        self._directory.claim(wanted)
 
     async def suspend(self) -> None:
         """Write checkpoints, then publish nothing until the next assignment.
@@ -181,6 +201,9 @@ class Worker:
             _, late = await asyncio.wait(waiting, timeout=DRAIN_S_MAX)
             if late:
                 _log.warning("stopped_with_unfinished_batches", lanes=len(late))
+        await self._directory.stop()
+        await self._peers.stop()
+        await self._audit.stop()
         await self._follower.stop()
         await self._reader.stop()
         await self._emitter.stop()

@@ -28,8 +28,8 @@ from ontrack.topics.verdicts import (
     Verdict,
     VerdictName,
 )
-from tests.pipeline.test_cli import ENTRY
 
+ENTRY = [sys.executable, "-c", "from ontrack.pipeline.cli import main; main()"]
 STAMP: dict[str, Any] = {"profile": "paper", "settings": "abc", "engine": "1"}
 
 
@@ -243,6 +243,19 @@ def test_what_is_shown_cannot_steer_the_terminal() -> None:
     shown = diff(a, b).stdout
     assert "a· → b·2J" in shown
     assert not set("\x1b\x07\x9b") & set(shown)
+
+
+def test_it_needs_neither_numbers_nor_kafka() -> None:
+    a = write("a.jsonl", verdict(0))
+    told = (
+        "import sys\nfrom ontrack.pipeline.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    run = [sys.executable, "-c", told, "diff", a, a]
+    done = subprocess.run(run, capture_output=True, check=True, timeout=60)
+    assert b"equal" in done.stdout
+    assert not {"numpy", "aiokafka", "faust"} & set(done.stderr.decode().split())
 
 
 ids = st.integers(0, 6)

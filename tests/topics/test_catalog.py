@@ -25,6 +25,7 @@ def test_the_topics_are_those_of_the_interface():
         "ontrack.tasks",
         "ontrack.dead-letters",
         "ontrack.snapshots",
+        "ontrack.owners",
     ]
 
 

@@ -1,0 +1,331 @@
+"""Client: an agent's own view of the monitor, one object a run.
+
+Over Kafka and HTTP, or on an :class:`~ontrack.pipeline.embedded.EmbeddedMonitor` without any
+network; the methods are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any, Protocol
+
+import structlog
+
+from ontrack.operators.report import Stamp
+from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.gate import GateAnswer, GatePolicy, NoAnswer, Refusal, Tickets
+from ontrack.pipeline.settings import Settings, load_settings
+from ontrack.topics import codecs
+from ontrack.topics.errors import BrokerUnavailable, OnTrackError
+from ontrack.topics.events import (
+    Agent,
+    ErrorInfo,
+    Event,
+    Outcome,
+    Proposal,
+    RunEnded,
+    RunStarted,
+    Step,
+)
+from ontrack.topics.knowledge import Effect, ToolContract
+from ontrack.topics.verdicts import Output
+
+_log = structlog.get_logger(__name__)
+
+_STAMP = Stamp("client", "client", version("ontrack"))
+_NOT_FOR_CALLERS = frozenset({"type", "run_id", "seq", "time", "agent", "task_id", "tenant"})
+
+
+class Blocked(OnTrackError):
+    """The gate does not let a call run; ``answer`` is the whole decision."""
+
+    def __init__(self, answer: GateAnswer) -> None:
+        self.answer = answer
+        reason = answer.reasons[0].text if answer.reasons else "no reason was given"
+        super().__init__(f"{answer.tool} may not run: {reason}")
+
+
+class Channel(Protocol):
+    """How a run reaches the monitor."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def send(self, event: Event) -> tuple[Output, ...]:
+        """Hand over an event; return what the monitor says at once, where it does."""
+
+    async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
+        """Ask the gate; raises NoAnswer, EventAfterEnd or another InvalidEvent."""
+
+    async def redeem(self, answer: GateAnswer) -> Refusal | None:
+        """Use a decision; raises NoAnswer."""
+
+    def contracts(self) -> Iterable[ToolContract]:
+        """Return the contracts that are known on this side."""
+
+
+class Monitor:
+    """One run of an agent under the monitor's eyes.
+
+    ``async with`` begins the run and ends it: with success, or with failure where an exception
+    passes through (cancelled where the task was). Steps are numbered here.
+
+    Parameters
+    ----------
+    run_id
+        Unique for ever; a restarted agent may go on with its old one and ``first_seq``.
+    broker, gate_url
+        Kafka, and any worker's web address; by default as the settings say.
+    embedded
+        A monitor in this process, instead of these two.
+    task_id, agent, tenant, parent_run_id
+        As in events; ``task_id`` says which references the run is compared with.
+    contracts
+        Tool contracts known to the agent: they give the effect classes for the policy.
+    deadline_ms, fail_open
+        How long to wait for the gate, and which effect classes may run without its answer; by
+        default the settings ``gate_deadline_ms`` and ``gate_fail_open``.
+    token
+        Bearer token of the workers; by default the setting ``web_token``.
+    first_seq
+        Number of the next step.
+    settings
+        Instead of those from ``ontrack.toml`` and ``ONTRACK_…`` variables.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        broker: str | None = None,
+        gate_url: str | None = None,
+        embedded: EmbeddedMonitor | None = None,
+        task_id: str | None = None,
+        agent: Agent | str | None = None,
+        tenant: str | None = None,
+        parent_run_id: str | None = None,
+        contracts: Iterable[ToolContract] = (),
+        deadline_ms: float | None = None,
+        fail_open: Iterable[str] | None = None,
+        token: str | None = None,
+        first_seq: int = 0,
+        settings: Settings | None = None,
+    ) -> None:
+        found = settings or load_settings(broker=broker)
+        if broker is not None and settings is not None:
+            found = settings.model_copy(update={"broker": broker})
+        self._identity: dict[str, Any] = {
+            "run_id": run_id,
+            "task_id": task_id,
+            "agent": Agent(id=agent) if isinstance(agent, str) else agent,
+            "tenant": tenant,
+            "parent_run_id": parent_run_id,
+        }
+        self._deadline_ms = found.gate_deadline_ms if deadline_ms is None else deadline_ms
+        self._policy = GatePolicy.of(found.gate_fail_open if fail_open is None else fail_open)
+        self._channel: Channel
+        if embedded is not None:
+            self._channel = EmbeddedChannel(embedded, found.gate_decision_ttl_s)
+        else:
+            # Imported here: the embedded mode needs no Kafka library.
+            from ontrack.pipeline.kafka.remote import RemoteChannel
+
+            self._channel = RemoteChannel(found, gate_url, token)
+        known = (*self._channel.contracts(), *contracts)
+        self._effects = {contract.name: contract.effect.value for contract in known}
+        self._next_seq = first_seq
+        self._is_over = False
+
+    @property
+    def next_seq(self) -> int:
+        """Number of the next step."""
+        return self._next_seq
+
+    async def __aenter__(self) -> Monitor:
+        await self._channel.open()
+        try:
+            await self._channel.send(RunStarted(time=_now(), **self._identity))
+        except BaseException:
+            await self._channel.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                await self.end("success")
+            else:
+                is_failure = issubclass(kind, Exception)
+                # Only the class: its text may quote arguments.
+                await self.end("failure" if is_failure else "cancelled", reason=kind.__name__)
+        except BrokerUnavailable as unsent:
+            if kind is None:
+                raise
+            # What ended the run is what its caller must see.
+            _log.warning("run_end_not_sent", run_id=self._identity["run_id"], error=str(unsent))
+        finally:
+            await self._channel.close()
+
+    async def check(
+        self,
+        tool: str,
+        args: dict[str, Any] | None = None,
+        *,
+        action: str | None = None,
+        call_id: str | None = None,
+        raise_on_block: bool = False,
+        deadline_ms: float | None = None,
+    ) -> GateAnswer:
+        """Ask whether a call may run, before it does.
+
+        Returns within the deadline: where the gate does not answer, the policy decides by the
+        tool's effect class (``decided_by`` tells).
+
+        Raises
+        ------
+        Blocked
+            It may not, and ``raise_on_block`` is set.
+        EventAfterEnd
+            The run has ended.
+        InvalidEvent
+            The call cannot be read: too large, nested too deep.
+        """
+        limit_ms = self._deadline_ms if deadline_ms is None else deadline_ms
+        proposal = Proposal(
+            **self._identity,
+            seq=self._next_seq,
+            action=action,
+            tool=tool,
+            args=args or {},
+            call_id=call_id,
+        )
+        try:
+            if limit_ms <= 0:
+                raise NoAnswer("no time was given to the monitor")
+            async with asyncio.timeout(limit_ms / 1000):
+                answer = await self._channel.ask(proposal, limit_ms / 1000)
+            if answer.decided_by == "monitor":
+                self._effects[tool] = answer.effect
+        except TimeoutError:
+            answer = self._without_monitor(proposal, "the gate did not answer in time")
+        except NoAnswer as silence:
+            answer = self._without_monitor(proposal, str(silence))
+        if raise_on_block and not answer.allowed:
+            raise Blocked(answer)
+        return answer
+
+    async def redeem(self, answer: GateAnswer) -> Refusal | None:
+        """Use a decision for its call, right before it runs; None if that is fine.
+
+        For whoever runs the tool and did not ask the gate itself. Anything but None means: do not
+        run it. A policy's answer cannot be redeemed.
+
+        Raises
+        ------
+        NoAnswer
+            The worker that keeps the decision cannot be reached.
+        """
+        return await self._channel.redeem(answer)
+
+    async def step(
+        self,
+        tool: str,
+        args: dict[str, Any] | None = None,
+        *,
+        result: Any = None,
+        error: ErrorInfo | str | None = None,
+        action: str | None = None,
+        **more: Any,
+    ) -> tuple[Output, ...]:
+        """Report a call that has run.
+
+        Returns once the event is safe in Kafka. Embedded, returns what the monitor says about it;
+        over Kafka that comes on the topics, and the tuple is empty.
+
+        Parameters
+        ----------
+        more
+            Further fields of :class:`~ontrack.topics.events.Step`, such as ``parents``,
+            ``consumed``, ``produced``, ``cost_usd``.
+        """
+        unknown = more.keys() - (Step.model_fields.keys() - _NOT_FOR_CALLERS)
+        if unknown:
+            raise TypeError(f"step() has no field {', '.join(sorted(unknown))}")
+        event = Step(
+            **self._identity,
+            seq=self._next_seq,
+            time=_now(),
+            tool=tool,
+            args=args or {},
+            result=result,
+            error=ErrorInfo(message=error) if isinstance(error, str) else error,
+            action=action,
+            **more,
+        )
+        self._next_seq += 1
+        return await self._channel.send(event)
+
+    async def end(
+        self, outcome: Outcome, *, reward: float | None = None, reason: str | None = None
+    ) -> tuple[Output, ...]:
+        """End the run before the block does, with an outcome of your own; the first one counts."""
+        if self._is_over:
+            return ()
+        self._is_over = True
+        return await self._channel.send(
+            RunEnded(**self._identity, time=_now(), outcome=outcome, reward=reward, reason=reason)
+        )
+
+    def _without_monitor(self, proposal: Proposal, why: str) -> GateAnswer:
+        _log.warning("gate_silent", run_id=proposal.run_id, tool=proposal.tool, why=why)
+        effect = self._effects.get(proposal.tool, Effect.UNKNOWN.value)
+        decision = self._policy.decide(_STAMP, proposal, effect, self._next_seq, why)
+        return GateAnswer.of(decision, "policy")
+
+
+class EmbeddedChannel:
+    """The way to a monitor in this process."""
+
+    def __init__(self, monitor: EmbeddedMonitor, ttl_s: float) -> None:
+        self._monitor = monitor
+        self._tickets = Tickets(ttl_s)
+
+    async def open(self) -> None:
+        """Nothing to connect."""
+
+    async def close(self) -> None:
+        """Nothing to disconnect; the monitor belongs to the caller."""
+
+    async def send(self, event: Event) -> tuple[Output, ...]:
+        """Fold the event."""
+        return tuple(self._monitor.feed(event))
+
+    async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
+        """Ask the monitor, by way of the bytes that it would get over HTTP."""
+        read = codecs.decode_proposal(codecs.encode(proposal)).event
+        decision = self._monitor.propose(read)
+        return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
+
+    async def redeem(self, answer: GateAnswer) -> Refusal | None:
+        """Use a decision of this run."""
+        return self._tickets.redeem(answer.id, answer.run_id, answer.call_sha256)
+
+    def contracts(self) -> Iterable[ToolContract]:
+        """Return the monitor's contracts."""
+        return self._monitor.fold.library.knowledge(None, "", None).contracts.values()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

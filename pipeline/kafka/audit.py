@@ -1,0 +1,105 @@
+"""Audit: decisions given over HTTP, put on their topic without keeping anybody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from ontrack.pipeline.kafka.emitter import Emitter, Message
+from ontrack.pipeline.kafka.log import ANSWERED_HEADER
+from ontrack.pipeline.metrics import Metrics
+from ontrack.topics import codecs
+from ontrack.topics.catalog import Catalogue
+from ontrack.topics.errors import BrokerUnavailable
+from ontrack.topics.verdicts import Decision
+
+_log = structlog.get_logger(__name__)
+
+WAITING_MAX = 10_000
+BATCH_MAX = 500
+FLUSH_S_MAX = 3.0
+
+
+def audit_message(
+    topics: Catalogue, partition: int, decision: Decision, answered: int | None
+) -> Message:
+    """Address a decision that answers no message.
+
+    Parameters
+    ----------
+    answered
+        Offset of the last proposal on the topic whose answer is safe: the next owner reads from
+        the last decisions where it stands, and these may all be answers over HTTP. None where the
+        sender does not own the partition.
+    """
+    headers = codecs.event_headers(
+        event_id=decision.id,
+        source="ontrack/gate",
+        event_type=codecs.event_type(decision),
+        time=datetime.now(UTC),
+    )
+    if answered is not None:
+        place = f"{topics.proposals.name}:{partition}:{answered}".encode()
+        headers = [*headers, (ANSWERED_HEADER, place)]
+    return Message(
+        topics.decisions.name,
+        partition,
+        decision.run_id.encode(),
+        codecs.encode(decision),
+        headers,
+    )
+
+
+class Audit:
+    """A bounded queue before the emitter.
+
+    While the broker is away it fills; then further records are dropped and counted: an answer
+    that waits for its record would come too late.
+    """
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        metrics: Metrics,
+        failed: Callable[[BaseException], Awaitable[object]],
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        self._emitter = emitter
+        self._metrics = metrics
+        self._failed = failed
+        self._waiting_max = waiting_max
+        self._waiting: deque[Message] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def put(self, message: Message) -> None:
+        """Queue a record; returns at once."""
+        if self._closed or len(self._waiting) >= self._waiting_max:
+            self._metrics.audit_dropped.inc()
+            return
+        self._waiting.append(message)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send())
+
+    async def stop(self) -> None:
+        """Send what waits, for a few seconds at most; take nothing more."""
+        self._closed = True
+        if self._task is None:
+            return
+        _, late = await asyncio.wait([self._task], timeout=FLUSH_S_MAX)
+        if late:
+            self._task.cancel()
+            self._metrics.audit_dropped.inc(len(self._waiting))
+            _log.warning("audit_records_dropped", records=len(self._waiting))
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+                await self._emitter.emit(batch)
+        except BrokerUnavailable as error:
+            await self._failed(error)

@@ -1,0 +1,351 @@
+"""Gateway: the gate over HTTP, answered from memory by the worker that owns the run.
+
+Asked elsewhere, a worker passes the question on to the owner, once. Where nobody can answer in
+time the policy does. Arguments of calls are never logged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import structlog
+from aiokafka.errors import KafkaError
+
+from ontrack.operators.gate import effect_of
+from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.gate import GateAnswer, GatePolicy, Tickets
+from ontrack.pipeline.kafka import wire
+from ontrack.pipeline.kafka.audit import audit_message
+from ontrack.pipeline.kafka.emitter import Message
+from ontrack.pipeline.kafka.peers import PeerUnreachable
+from ontrack.pipeline.kafka.wire import Reply
+from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.catalog import Catalogue
+from ontrack.topics.errors import BrokerUnavailable, EventAfterEnd, InvalidEvent
+from ontrack.topics.events import Proposal
+from ontrack.topics.verdicts import Decision
+
+_log = structlog.get_logger(__name__)
+
+POLL_S = 0.002
+_PASSED_BACK = frozenset({200, 400, 409, 413})
+
+Way = Literal["local", "forwarded", "policy"]
+
+
+class Owned(Protocol):
+    """What the gate needs of the owner of a partition."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the state is that of the log's end."""
+
+    state: PartitionState
+    answered: int
+
+
+class Directory(Protocol):
+    """Who has which partition."""
+
+    url: str
+
+    def partition_of(self, run_id: str) -> int | None:
+        """Return a run's partition, if it is known."""
+
+    def url_of(self, partition: int) -> str | None:
+        """Return the address of another worker that has the partition."""
+
+    def is_lost(self, partition: int) -> bool:
+        """Tell whether somebody else has claimed it since."""
+
+
+class PeerPost(Protocol):
+    """Asks another worker; raises PeerUnreachable."""
+
+    async def __call__(
+        self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> Reply:
+        """Post and return the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    proposal: Proposal
+    raw: bytes
+    began: float
+    ends: float
+    forwarded: bool
+    partition: int | None
+
+
+class _NoAnswer(Exception):
+    """The monitor does not answer; the text says why, for people."""
+
+
+class Gateway:
+    """Answers gate requests and redemptions.
+
+    Parameters
+    ----------
+    owners
+        The partitions of this worker; read, never written.
+    refresh
+        Reads the knowledge that has been published by now.
+    publish
+        Takes a record of the decisions topic and returns at once.
+    post
+        Asks another worker.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topics: Catalogue,
+        fold: Fold,
+        owners: Mapping[int, Owned],
+        directory: Directory,
+        refresh: Callable[[], Awaitable[None]],
+        publish: Callable[[Message], None],
+        post: PeerPost,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._fold = fold
+        self._owners = owners
+        self._directory = directory
+        self._refresh = refresh
+        self._publish = publish
+        self._post = post
+        self._metrics = metrics
+        self._clock = clock
+        self._policy = GatePolicy.of(settings.gate_fail_open)
+        self._tickets = Tickets(settings.gate_decision_ttl_s, clock=clock)
+        self._last_refresh: asyncio.Task[None] | None = None
+        self._next_refresh: asyncio.Task[None] | None = None
+
+    async def ask(self, raw: bytes, forwarded: str | None = None) -> Reply:
+        """Answer a gate request.
+
+        Parameters
+        ----------
+        raw
+            A proposal as JSON, with an optional ``deadline_ms``.
+        forwarded
+            Value of :data:`~ontrack.pipeline.kafka.wire.FORWARDED_HEADER`; None for a question
+            that was asked here first.
+        """
+        began = self._clock()
+        try:
+            proposal = codecs.decode_proposal(raw, self._settings.limits).event
+            given = wire.deadline_in(raw) if forwarded is None else wire.deadline(forwarded)
+            deadline_ms = self._settings.gate_deadline_ms if given is None else given
+        except InvalidEvent as error:
+            return self._refused(error)
+        asked = _Asked(
+            proposal,
+            raw,
+            began,
+            began + deadline_ms / 1000,
+            forwarded is not None,
+            self._directory.partition_of(proposal.run_id),
+        )
+        way: Way = "policy"
+        said: str
+        try:
+            if began >= asked.ends:
+                raise _NoAnswer("no time was given to the monitor")
+            url = self._elsewhere(asked)
+            if url is None:
+                answer = await self._decide(asked)
+                way, reply = "local", Reply(200, codecs.encode(answer))
+                said = answer.decision
+            else:
+                reply = await self._pass_on(asked, url + wire.GATE_PATH)
+                way, said = "forwarded", wire.decision_in(reply)
+        except EventAfterEnd as error:
+            return self._refused(error)
+        except _NoAnswer as silence:
+            answer = self._without_monitor(asked, str(silence))
+            reply, said = Reply(200, codecs.encode(answer)), answer.decision
+        self._metrics.gate_requests.labels(said, way).inc()
+        self._metrics.gate_seconds.labels(way).observe(self._clock() - began)
+        return reply
+
+    async def redeem(self, raw: bytes, forwarded: bool = False) -> Reply:
+        """Use a decision for the call that it was made for; 200 once, else 409 with why.
+
+        503 where the owner cannot be reached: then nothing has been allowed.
+        """
+        try:
+            wanted = wire.read_redemption(raw)
+        except InvalidEvent as error:
+            return wire.refusal(error)
+        partition = self._directory.partition_of(wanted.run_id)
+        is_here = wanted.decision_id in self._tickets or partition in self._owners
+        if not is_here and not forwarded:
+            url = None if partition is None else self._directory.url_of(partition)
+            timeout_s = max(0.001, self._settings.gate_deadline_ms / 1000)
+            try:
+                if url is None:
+                    raise PeerUnreachable("owner not known")
+                headers = {wire.FORWARDED_HEADER: str(self._settings.gate_deadline_ms)}
+                return await self._post(url + wire.REDEEM_PATH, raw, headers, timeout_s)
+            except PeerUnreachable as error:
+                _log.warning("redeem_not_passed_on", partition=partition, problem=str(error))
+                self._metrics.gate_redeemed.labels("unreachable").inc()
+                return wire.json_reply(503, {"ok": False, "why": "unreachable"})
+        why = self._tickets.redeem(wanted.decision_id, wanted.run_id, wanted.call_sha256)
+        self._metrics.gate_redeemed.labels(why or "ok").inc()
+        return (
+            wire.json_reply(200, {"ok": True})
+            if why is None
+            else wire.json_reply(409, {"ok": False, "why": why})
+        )
+
+    def _elsewhere(self, asked: _Asked) -> str | None:
+        """Return where to pass a question on to; None if it is to be answered here."""
+        partition = asked.partition
+        if partition is None:
+            raise _NoAnswer("this worker has not found its place yet")
+        owner = self._owners.get(partition)
+        if owner is not None and not self._directory.is_lost(partition):
+            if not owner.ready:
+                raise _NoAnswer("the run's state is being rebuilt")
+            return None
+        if asked.forwarded:
+            raise _NoAnswer("the run has just moved to another worker")
+        url = self._directory.url_of(partition)
+        if url is None:
+            raise _NoAnswer("no worker is known to have this run")
+        return url
+
+    async def _decide(self, asked: _Asked) -> GateAnswer:
+        """Answer from the run as it stands here."""
+        assert asked.partition is not None
+        owner, proposal = self._owners[asked.partition], asked.proposal
+        try:
+            if proposal.run_id not in owner.state.runs:
+                # Its first question: the knowledge of now counts, and no event has brought it.
+                async with asyncio.timeout(self._left_s(asked)):
+                    await asyncio.shield(self._refreshed())
+            stale = await self._step_before_is_missing(asked, owner)
+            if not owner.ready:
+                raise _NoAnswer("the run has just moved to another worker")
+            decision = self._fold.propose(owner.state, proposal)
+        except TimeoutError:
+            raise _NoAnswer("the monitor did not answer in time") from None
+        except (_NoAnswer, EventAfterEnd):
+            raise
+        except Exception as error:
+            # A fault of ours must not leave the asker without an answer. Its text may quote
+            # arguments, so the log has only its class and where it happened.
+            _log.error(
+                "gate_failed",
+                partition=asked.partition,
+                error=type(error).__name__,
+                frames="".join(traceback.format_tb(error.__traceback__)),
+            )
+            raise _NoAnswer("the monitor failed") from error
+        expires_in_s = self._tickets.note(decision)
+        self._record(asked, decision, owner)
+        return GateAnswer.of(decision, "monitor", expires_in_s, stale)
+
+    async def _step_before_is_missing(self, asked: _Asked, owner: Owned) -> bool:
+        """Wait for the step before the call; at most for half of the time that is left.
+
+        Whoever has just sent a step and asks for the next one would else be judged without it.
+        """
+        proposal = asked.proposal
+        if not proposal.seq:
+            return False
+        gives_up = self._clock() + self._left_s(asked) / 2
+        while True:
+            if proposal.run_id in owner.state.ended:
+                return False
+            known = owner.state.runs.get(proposal.run_id)
+            if known is not None and known.highest >= proposal.seq - 1:
+                return False
+            if self._clock() >= gives_up or not owner.ready:
+                return True
+            await asyncio.sleep(POLL_S)
+
+    async def _pass_on(self, asked: _Asked, url: str) -> Reply:
+        left_s = self._left_s(asked)
+        headers = {wire.FORWARDED_HEADER: f"{left_s * 1000:.3f}"}
+        try:
+            reply = await self._post(url, asked.raw, headers, left_s)
+        except PeerUnreachable as error:
+            problem = str(error)
+        else:
+            if reply.status in _PASSED_BACK:
+                return reply
+            problem = f"status {reply.status}"
+        _log.warning("question_not_passed_on", partition=asked.partition, problem=problem)
+        raise _NoAnswer("the worker that has this run did not answer")
+
+    def _without_monitor(self, asked: _Asked, why: str) -> GateAnswer:
+        """Let the policy decide, and say so."""
+        proposal, owner = asked.proposal, None
+        if asked.partition is not None:
+            owner = self._owners.get(asked.partition)
+        known = None
+        if owner is not None and owner.ready:
+            known = owner.state.runs.get(proposal.run_id)
+        contracts = (
+            self._fold.library.knowledge(None, proposal.run_id, None).contracts
+            if known is None
+            else known.knowledge.contracts
+        )
+        effect = effect_of(proposal.tool, contracts).value
+        seq = 0 if known is None else known.highest + 1
+        decision = self._policy.decide(self._fold.stamp, proposal, effect, seq, why)
+        self._record(asked, decision, owner)
+        return GateAnswer.of(decision, "policy")
+
+    def _record(self, asked: _Asked, decision: Decision, owner: Owned | None) -> None:
+        """Put a decision on its topic; who does not answer from a sound state says only that."""
+        self._metrics.count(decision)
+        if asked.partition is None:
+            self._metrics.audit_dropped.inc()
+            return
+        answered = owner.answered if owner is not None and owner.ready else None
+        self._publish(audit_message(self._topics, asked.partition, decision, answered))
+
+    def _refreshed(self) -> asyncio.Task[None]:
+        """Return a task that reads the knowledge of now: the one that has not begun yet.
+
+        So there are two at most, however many ask. Not cancelled with its asker: a consumer that
+        is cut off may lose what it has read.
+        """
+        if self._next_refresh is None:
+            task = asyncio.create_task(self._refresh_after(self._last_refresh))
+            self._next_refresh = self._last_refresh = task
+        return self._next_refresh
+
+    async def _refresh_after(self, former: asyncio.Task[None] | None) -> None:
+        if former is not None:
+            await asyncio.wait([former])
+        self._next_refresh = None
+        try:
+            await self._refresh()
+        except (KafkaError, BrokerUnavailable) as error:
+            # What was published before stands in memory; whoever asks is answered from that.
+            _log.warning("knowledge_not_refreshed", error=str(error))
+
+    def _left_s(self, asked: _Asked) -> float:
+        return max(0.0, asked.ends - self._clock())
+
+    def _refused(self, error: InvalidEvent) -> Reply:
+        self._metrics.gate_requests.labels("refused", "local").inc()
+        return wire.refusal(error)

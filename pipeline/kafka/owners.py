@@ -1,0 +1,185 @@
+"""Owners: which worker has which partition, known to all through one small compacted topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.partitioner import murmur2
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from ontrack.pipeline.kafka.connection import start_consumer, topics_of
+from ontrack.pipeline.kafka.emitter import Emitter, Message
+from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.settings import Settings
+from ontrack.topics.errors import BrokerUnavailable
+
+_log = structlog.get_logger(__name__)
+
+RETRY_S = 1.0
+
+
+class Claim(BaseModel):
+    """A worker says that it has a partition of the events topic."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    instance: str | None = None
+    url: str
+    partition: int
+
+
+_CLAIM = TypeAdapter(Claim)
+
+
+def partition_of(run_id: str, partitions: int) -> int:
+    """Return the partition of a run: what Kafka's default partitioner makes of its key.
+
+    Source: murmur2 with the sign bit dropped, as the Java client and aiokafka do it.
+    """
+    return int((murmur2(run_id.encode()) & 0x7FFF_FFFF) % partitions)
+
+
+def advertised_url(settings: Settings) -> str:
+    """Return the address at which other workers reach this one."""
+    if settings.web_advertised_url is not None:
+        return settings.web_advertised_url.rstrip("/")
+    host = f"[{settings.web_host}]" if ":" in settings.web_host else settings.web_host
+    return f"http://{host}:{settings.web_port}"
+
+
+class OwnerDirectory:
+    """Follows the owners topic and writes this worker's own claims to it.
+
+    Parameters
+    ----------
+    failed
+        What to do when following or writing cannot go on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        emitter: Emitter,
+        failed: Callable[[BaseException], Awaitable[object]],
+    ) -> None:
+        self.url = advertised_url(settings)
+        self.partitions: int | None = None
+        self._settings = settings
+        self._topics = topics_of(settings)
+        self._emitter = emitter
+        self._failed = failed
+        self._urls: dict[int, str] = {}
+        self._confirmed: set[int] = set()
+        self._lost: set[int] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def partition_of(self, run_id: str) -> int | None:
+        """Return a run's partition; None before the number of partitions is known."""
+        return None if self.partitions is None else partition_of(run_id, self.partitions)
+
+    def url_of(self, partition: int) -> str | None:
+        """Return where another worker answers for a partition; None where nobody else is known."""
+        url = self._urls.get(partition)
+        return None if url == self.url else url
+
+    def is_lost(self, partition: int) -> bool:
+        """Tell whether another worker has claimed a partition after our own claim.
+
+        A worker that was frozen for long still believes that it owns what it had.
+        """
+        return partition in self._lost
+
+    def start(self) -> None:
+        """Begin to follow the topic; does nothing the second time."""
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Stop following; claims on their way are dropped."""
+        tasks = [*self._writing, *([] if self._following is None else [self._following])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def claim(self, partitions: Iterable[int]) -> None:
+        """Let all know that these partitions are here now; does not wait for it."""
+        claims = [
+            Claim(instance=self._settings.instance, url=self.url, partition=number)
+            for number in sorted(partitions)
+        ]
+        for item in claims:
+            self._confirmed.discard(item.partition)
+            self._lost.discard(item.partition)
+        if claims:
+            task = asyncio.create_task(self._write(claims))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    def take(self, message: ConsumerRecord) -> None:
+        """Enter one message of the topic; what cannot be read is passed over, and said."""
+        try:
+            item = _CLAIM.validate_json(message.value or b"")
+        except ValidationError as error:
+            _log.warning("claim_rejected", offset=message.offset, problems=error.error_count())
+            return
+        self._urls[item.partition] = item.url
+        if item.url == self.url:
+            self._confirmed.add(item.partition)
+            self._lost.discard(item.partition)
+        elif item.partition in self._confirmed:
+            self._lost.add(item.partition)
+
+    async def _write(self, claims: list[Claim]) -> None:
+        name = self._topics.owners.name
+        try:
+            await self._emitter.emit(
+                [
+                    Message(
+                        name,
+                        0,
+                        str(item.partition).encode(),
+                        json.dumps(item.model_dump()).encode(),
+                        [],
+                    )
+                    for item in claims
+                ]
+            )
+        except BrokerUnavailable as error:
+            await self._failed(error)
+
+    async def _follow(self) -> None:
+        """Read the topic for ever; a broker that is away is asked again."""
+        consumer: AIOKafkaConsumer | None = None
+        try:
+            while True:
+                try:
+                    consumer = consumer or await self._started()
+                    for messages in (await consumer.getmany(timeout_ms=500)).values():
+                        for message in messages:
+                            self.take(message)
+                except (KafkaError, BrokerUnavailable, OSError) as error:
+                    _log.warning("owners_not_readable", error=str(error))
+                    await asyncio.sleep(RETRY_S)
+        except Exception as error:  # noqa: BLE001
+            # Without it questions would go to the wrong worker for good: stop this one.
+            _log.exception("owners_failed")
+            await self._failed(error)
+        finally:
+            if consumer is not None:
+                await consumer.stop()
+
+    async def _started(self) -> AIOKafkaConsumer:
+        counts = await partition_counts(self._settings)
+        name = self._topics.owners.name
+        consumer = await start_consumer(self._settings)
+        parts = [TopicPartition(name, number) for number in range(counts[name])]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        self.partitions = counts[self._topics.events.name]
+        return consumer

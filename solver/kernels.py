@@ -1,0 +1,196 @@
+"""The switch between the two forms of the fast path: numpy, or loops compiled by numba.
+
+Both do the same (docs/decisions/0008-compiled-kernel.md). numpy is in force until somebody asks for
+another one, so that nothing pays for an import that it does not need.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ontrack.solver.arrays import Bools, Floats
+from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
+from ontrack.solver.scaling import NOT_FINITE
+
+Choice = Literal["auto", "numpy", "numba"]
+
+_FLOAT64, _BOOL = np.dtype(np.float64), np.dtype(np.bool_)
+
+_in_force: ModuleType | None = None
+
+
+def use(choice: Choice) -> Literal["numpy", "numba"]:
+    """Choose the kernel of this process, before its first event; return the one now in force.
+
+    The compiled one is compiled, or loaded from numba's cache, and called once in here, so no event
+    ever waits for that. May be called again; a kernel that was loaded stays loaded.
+
+    Parameters
+    ----------
+    choice
+        ``auto`` is numba where it is installed, else numpy. Where numba is installed but cannot be
+        imported, ``auto`` warns and takes numpy.
+
+    Raises
+    ------
+    ValueError
+        If numba was asked for and is not installed, or for another name.
+    ImportError
+        If numba was asked for and cannot be imported.
+    """
+    global _in_force
+    if choice not in ("auto", "numpy", "numba"):
+        raise ValueError(f"kernel must be auto, numpy or numba, got {choice!r}")
+    wanted = choice != "numpy" and (choice == "numba" or installed())
+    if choice == "numba" and not installed():
+        raise ValueError(
+            'the kernel numba needs numba: pip install "ontrack[fast]", or choose auto or numpy'
+        )
+    _in_force = None
+    if wanted:
+        try:
+            _in_force = _load()
+        except ImportError as error:
+            if choice == "numba":
+                raise
+            warnings.warn(f"numba cannot be imported, numpy is used: {error}", stacklevel=2)
+    return "numpy" if _in_force is None else "numba"
+
+
+def installed() -> bool:
+    """Tell whether numba is installed, without importing it."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def compiled() -> ModuleType | None:
+    """Return :mod:`ontrack.solver.compiled` if it is in force; None for numpy."""
+    return _in_force
+
+
+def plain(*arrays: Floats) -> list[Floats]:
+    """Return float64 arrays as compiled functions are declared for; a copy where one is not.
+
+    They take contiguous and writable arrays, although they do not write to their inputs.
+    """
+    return [
+        array
+        if array.flags.carray and array.dtype is _FLOAT64
+        else np.array(array, np.float64, order="C")
+        for array in arrays
+    ]
+
+
+def plain_flags(*arrays: Bools) -> list[Bools]:
+    """Do the same for flags."""
+    return [
+        array
+        if array.flags.carray and array.dtype is _BOOL
+        else np.array(array, np.bool_, order="C")
+        for array in arrays
+    ]
+
+
+class Iteration(NamedTuple):
+    """One conditional gradient iteration: linearised, scaled, moved by the share gamma.
+
+    Parameters
+    ----------
+    coupling
+        Plan and scalings after it; those of a frozen reference as they were.
+    total_cost : (K, t, M)
+        Total cost M of the linearised problem; undefined for a frozen reference.
+    iterations : int
+        Scaling iterations until the last reference stopped.
+    residual : (K,)
+        Largest change of log u at each reference's last iteration.
+    moved : (K,)
+        Largest change of an entry of each plan; 0 where the plan grew by a row.
+    """
+
+    coupling: Coupling
+    total_cost: Floats
+    iterations: int
+    residual: Floats
+    moved: Floats
+
+
+def iterate(
+    compiled: ModuleType,
+    params: SolverParams,
+    references: ReferenceArrays,
+    coupling: Coupling,
+    cost: Floats,
+    distance: Floats,
+    age: Floats,
+    mu: Floats,
+    marginal: Floats,
+    iterations_max: int,
+    tolerance: float,
+    frozen: Bools,
+) -> Iteration:
+    """Iterate once by the compiled kernel, ``compiled``.
+
+    Parameters
+    ----------
+    coupling
+        With as many rows as there are steps, or one fewer: then an empty one is appended.
+    cost, distance, age, mu, marginal
+        As for :func:`ontrack.solver.converged.solve`.
+    iterations_max, tolerance
+        Of the scaling.
+    frozen : (K,)
+        References that are left as they are.
+
+    Raises
+    ------
+    ValueError
+        If a cost, distance or age is not finite.
+    """
+    shape = references.count, len(mu), references.width
+    plan, total_cost, u = np.empty(shape), np.empty(shape), np.empty(shape[:2])
+    v, residual, moved = np.empty((shape[0], shape[2])), np.zeros(shape[0]), np.zeros(shape[0])
+    iterations = compiled.iterate(
+        *plain(coupling.plan, coupling.u, coupling.v, cost, distance, age, mu, marginal),
+        *plain(references.structure),
+        params.theta,
+        params.epsilon,
+        params.exponent,
+        params.gamma,
+        iterations_max,
+        tolerance,
+        frozen,
+        plan,
+        u,
+        v,
+        total_cost,
+        residual,
+        moved,
+    )
+    if iterations < 0:
+        raise ValueError(NOT_FINITE)
+    return Iteration(Coupling(plan, u, v), total_cost, iterations, residual, moved)
+
+
+def _load() -> ModuleType:
+    """Import the compiled functions and call each once: the first call still looks up BLAS."""
+    from ontrack.solver import compiled
+
+    line, flag = np.ones(1), np.zeros(1, dtype=np.bool_)
+    square, cube = line.reshape(1, 1), line.reshape(1, 1, 1)
+    flags, links = flag.reshape(1, 1), flag.reshape(1, 1, 1)
+    coupling, problem = (cube, square, square), (cube, square, line, line, square)
+    results = [cube.copy(), square.copy(), square.copy(), cube.copy(), line.copy(), line.copy()]
+    mask: Any = square.copy(), flags.copy(), flags.copy(), flags.copy()
+    numbers, shares, limits = (0.35, 0.05, 0.7, 0.7), (0.3, 0.3, 0.01), (1, 0.0)
+    compiled.iterate(*coupling, *problem, cube, *numbers, *limits, flag, *results)
+    compiled.diagnostic_loss(cube, square, cube, line, square, cube, 0.35, 0.05, 0.1, line.copy())
+    compiled.frontier(square, square, flags, links, *shares, *mask)
+    compiled.advance(
+        *coupling, *problem, flags, links, cube, *shares, *numbers, 0.1, *limits, *mask, *results
+    )
+    return compiled

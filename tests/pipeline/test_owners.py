@@ -1,0 +1,137 @@
+"""Which worker has a run: the same partition as the senders', and the latest claim counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiokafka.partitioner import DefaultPartitioner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ontrack.pipeline.kafka.emitter import Message
+from ontrack.pipeline.kafka.owners import OwnerDirectory, advertised_url, partition_of
+from ontrack.pipeline.settings import Settings
+from ontrack.topics.errors import BrokerUnavailable
+
+HERE, THERE = "http://127.0.0.1:6066", "http://127.0.0.1:7077"
+
+
+@given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])), st.integers(1, 50))
+def test_a_run_has_the_partition_that_kafka_gives_its_key(run_id: str, count: int) -> None:
+    everywhere = list(range(count))
+    expected = DefaultPartitioner()(run_id.encode(), everywhere, everywhere)
+    assert partition_of(run_id, count) == expected
+
+
+def test_partitions_are_those_of_the_java_client() -> None:
+    # murmur2 of "21" is -973932308, as the Java client's own tests have it.
+    assert partition_of("21", 7) == (-973932308 & 0x7FFF_FFFF) % 7
+
+
+@pytest.mark.parametrize(
+    ("given_", "url"),
+    [
+        ({}, "http://127.0.0.1:6066"),
+        ({"web_host": "::1", "web_port": 1}, "http://[::1]:1"),
+        ({"web_advertised_url": "https://gate.example/w1/"}, "https://gate.example/w1"),
+    ],
+)
+def test_a_worker_is_reached_where_its_settings_say(given_: dict[str, Any], url: str) -> None:
+    assert advertised_url(Settings(**given_)) == url
+
+
+class FakeEmitter:
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.sent: list[Message] = []
+        self.problem = problem
+
+    async def emit(self, messages: Sequence[Message]) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.sent += messages
+
+
+def directory(emitter: Any = None, failures: list[BaseException] | None = None) -> OwnerDirectory:
+    async def failed(error: BaseException) -> None:
+        assert failures is not None, error
+        failures.append(error)
+
+    return OwnerDirectory(Settings(instance="w0"), emitter or FakeEmitter(), failed)
+
+
+def claim(partition: int, url: str) -> Any:
+    class Stored:
+        offset = 0
+        value = json.dumps({"instance": "x", "url": url, "partition": partition}).encode()
+
+    return Stored()
+
+
+def test_the_latest_claim_of_a_partition_counts() -> None:
+    known = directory()
+    assert known.url_of(1) is None
+    known.take(claim(1, "http://a"))
+    known.take(claim(2, "http://b"))
+    known.take(claim(1, THERE))
+    assert (known.url_of(1), known.url_of(2)) == (THERE, "http://b")
+
+
+def test_ones_own_claim_is_nobody_to_pass_a_question_on_to() -> None:
+    known = directory()
+    known.take(claim(1, HERE))
+    assert known.url_of(1) is None
+
+
+@pytest.mark.parametrize("value", [b"", None, b"junk", b"{}", b'{"url":1,"partition":"x"}'])
+def test_a_claim_that_cannot_be_read_is_passed_over(value: bytes | None) -> None:
+    known = directory()
+    known.take(claim(1, THERE))
+    stored = claim(1, HERE)
+    stored.value = value
+    known.take(stored)
+    assert known.url_of(1) == THERE
+
+
+async def test_claims_are_written_under_their_partition() -> None:
+    emitter = FakeEmitter()
+    known = directory(emitter)
+    known.claim([3, 1])
+    await asyncio.sleep(0)
+    assert [(m.topic, m.partition, m.key) for m in emitter.sent] == [
+        ("ontrack.owners", 0, b"1"),
+        ("ontrack.owners", 0, b"3"),
+    ]
+    assert json.loads(emitter.sent[0].value or b"") == {
+        "instance": "w0",
+        "url": HERE,
+        "partition": 1,
+    }
+
+
+async def test_a_claim_that_can_never_be_written_stops_the_worker() -> None:
+    failures: list[BaseException] = []
+    known = directory(FakeEmitter(BrokerUnavailable("no rights")), failures)
+    known.claim([1])
+    await asyncio.sleep(0.01)
+    assert [str(error) for error in failures] == ["no rights"]
+
+
+async def test_a_partition_is_lost_once_somebody_claims_it_after_us() -> None:
+    known = directory()
+    known.take(claim(1, THERE))
+    known.claim([1])
+    assert not known.is_lost(1)  # ours is on its way
+    known.take(claim(1, "http://even-older"))
+    assert not known.is_lost(1)
+    known.take(claim(1, HERE))
+    assert not known.is_lost(1)
+    known.take(claim(1, THERE))
+    assert known.is_lost(1)
+    assert known.url_of(1) == THERE
+    known.claim([1])  # given back to us
+    assert not known.is_lost(1)
+    await asyncio.sleep(0)

@@ -1,0 +1,71 @@
+"""Who may see the worker's pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from ontrack.pipeline.kafka.web import check_exposure, is_loopback, web_options
+from ontrack.pipeline.settings import Settings
+from ontrack.topics.errors import InvalidSettings
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_on_the_loopback_interface_no_token_is_needed(host: str) -> None:
+    assert is_loopback(host)
+    check_exposure(Settings(web_host=host))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gate.example", ""])
+def test_beyond_it_a_worker_without_a_token_does_not_start(host: str) -> None:
+    with pytest.raises(InvalidSettings, match="ONTRACK_WEB_TOKEN"):
+        check_exposure(Settings(web_host=host))
+    check_exposure(Settings(web_host=host, web_token="t"))
+
+
+async def client(settings: Settings) -> TestClient[Any, Any]:
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(body=str(len(await request.read())).encode())
+
+    app = web.Application(**web_options(settings))
+    for path in ("/healthz", "/readyz", "/metrics", "/v1/gate", "/router"):
+        app.router.add_route("*", path, page)
+    found: TestClient[Any, Any] = TestClient(TestServer(app))
+    await found.start_server()
+    return found
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics", "/v1/gate", "/router", "/nowhere"])
+@pytest.mark.parametrize("given", [None, "", "secret", "Bearer", "Bearer secreT", "Basic secret"])
+async def test_without_the_token_only_liveness_is_shown(path: str, given: str | None) -> None:
+    pages = await client(Settings(web_token="secret"))
+    headers = {} if given is None else {"Authorization": given}
+    try:
+        answer = await pages.get(path, headers=headers)
+        assert answer.status == 401
+        assert "secret" not in await answer.text()
+        assert (await pages.get("/healthz", headers=headers)).status == 200
+    finally:
+        await pages.close()
+
+
+@pytest.mark.parametrize("given", ["Bearer sécret", "bearer  sécret"])
+async def test_with_the_token_every_page_is_shown(given: str) -> None:
+    pages = await client(Settings(web_token="sécret"))
+    try:
+        for path in ("/healthz", "/readyz", "/metrics", "/v1/gate"):
+            assert (await pages.get(path, headers={"Authorization": given})).status == 200
+    finally:
+        await pages.close()
+
+
+async def test_without_a_token_set_nobody_is_asked_and_bodies_are_bounded() -> None:
+    pages = await client(Settings(message_bytes_max=2048))
+    try:
+        assert (await pages.post("/v1/gate", data=b"x" * 2048)).status == 200
+        assert (await pages.post("/v1/gate", data=b"x" * 2049)).status == 413
+    finally:
+        await pages.close()

@@ -1,0 +1,306 @@
+"""The compiled kernel against numpy, and the switch between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ontrack.solver import kernels
+from ontrack.solver.converged import finalise, solve
+from ontrack.solver.frontier import Frontier, frontier
+from ontrack.solver.objective import column_mass, diagnostic_loss
+from ontrack.solver.problem import Coupling, SolverParams, empty_coupling
+from ontrack.solver.streaming import Advance, advance, step
+from tests.solver.problems import Problem, problems, sealed, solver_params
+
+needs_numba = pytest.mark.skipif(not kernels.installed(), reason="numba is not installed")
+CLOSE = 1e-12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernel() -> Iterator[None]:
+    """In place of the fixture of this folder: these tests choose for themselves."""
+    before = "numpy" if kernels.compiled() is None else "numba"
+    yield
+    kernels.use(before)  # type: ignore[arg-type]
+
+
+def assert_same_coupling(left: Coupling, right: Coupling) -> None:
+    np.testing.assert_allclose(left.plan, right.plan, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(left.u, right.u, rtol=CLOSE)
+    np.testing.assert_allclose(left.v, right.v, rtol=CLOSE)
+
+
+def assert_same_mask(left: Frontier, right: Frontier) -> None:
+    np.testing.assert_array_equal(left.marginal, right.marginal)
+    np.testing.assert_array_equal(left.satisfied, right.satisfied)
+    np.testing.assert_array_equal(left.active, right.active)
+    np.testing.assert_array_equal(left.lookahead, right.lookahead)
+
+
+def assert_same_advance(left: Advance, right: Advance) -> None:
+    assert_same_mask(left.mask, right.mask)
+    assert_same_coupling(left.coupling, right.coupling)
+    np.testing.assert_allclose(left.losses, right.losses, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(left.newest_cost, right.newest_cost, rtol=0, atol=CLOSE)
+    assert left.inner_iterations == right.inner_iterations
+    assert left.inner_residual == pytest.approx(right.inner_residual, abs=CLOSE)
+    assert left.converged == right.converged
+
+
+def event(problem: Problem, params: SolverParams, before: Coupling, steps: int) -> Advance:
+    return advance(
+        params,
+        problem.arrays,
+        before,
+        problem.padded_cost[:, :steps],
+        problem.distance_at(steps),
+        problem.ages[steps - 1, :steps],
+        problem.mu[:steps],
+    )
+
+
+# ------------------------------------------------------------------ both kernels do the same
+
+
+@needs_numba
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(), params=solver_params)
+def test_every_event_of_a_stream_is_the_same_on_both_kernels(
+    problem: Problem, params: SolverParams
+) -> None:
+    """Each kernel goes on from its own coupling, as it does in a run."""
+    by_numpy = by_numba = empty_coupling(problem.arrays)
+    for steps in range(1, problem.steps + 1):
+        kernels.use("numpy")
+        slow = event(problem, params, by_numpy, steps)
+        kernels.use("numba")
+        fast = event(problem, params, by_numba, steps)
+        assert_same_advance(fast, slow)
+        by_numpy, by_numba = slow.coupling, fast.coupling
+
+
+@needs_numba
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=problems(steps_max=30, size_max=30),
+    seed=st.integers(0, 2**32 - 1),
+    ahead=st.sampled_from([None, 0.0, 1.0]),
+)
+def test_from_any_coupling_parts_and_whole_are_the_same_on_both_kernels(
+    problem: Problem, seed: int, ahead: float | None
+) -> None:
+    params, arrays = SolverParams(), problem.arrays
+    rng = np.random.default_rng(seed)
+    shape = (arrays.count, problem.steps - 1, arrays.width)
+    plan = rng.uniform(0, 1 / max(shape[1], 1), shape) * arrays.nu[:, None, :]
+    before = Coupling(plan, rng.uniform(0.1, 9, shape[:2]), rng.uniform(0.1, 9, arrays.nu.shape))
+    inputs = problem.padded_cost, problem.distance, problem.ages[-1], problem.mu
+    made, totals = [], []
+    for name in ("numpy", "numba"):
+        kernels.use(name)  # type: ignore[arg-type]
+        mask = frontier(column_mass(plan), arrays, params, ahead)
+        coupling, info = step(params, arrays, before, *inputs, mask.marginal)
+        losses = diagnostic_loss(
+            inputs[0], inputs[1], coupling.plan, problem.mu, mask.marginal, arrays, params
+        )
+        totals.append(info.linear_cost)
+        rest = info.inner_iterations, info.inner_residual, info.converged
+        made.append(Advance(mask, coupling, info.linear_cost[:, -1], losses, *rest))
+        made.append(advance(params, arrays, before, *inputs, ahead))
+    for other in made[1:]:
+        assert_same_advance(other, made[0])
+    np.testing.assert_allclose(totals[1], totals[0], rtol=0, atol=CLOSE)
+
+
+@needs_numba
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(), params=solver_params)
+def test_a_converged_solve_is_the_same_on_both_kernels(
+    problem: Problem, params: SolverParams
+) -> None:
+    arrays = problem.arrays
+    inputs = problem.padded_cost, problem.distance
+    made = []
+    for name in ("numpy", "numba"):
+        kernels.use(name)  # type: ignore[arg-type]
+        masses = problem.ages[-1], problem.mu, arrays.nu * 0.7
+        made.append((solve(params, arrays, *inputs, *masses), finalise(params, arrays, *inputs)))
+    for slow, fast in zip(*made, strict=True):
+        assert_same_coupling(fast.coupling, slow.coupling)
+        np.testing.assert_allclose(fast.losses, slow.losses, rtol=0, atol=CLOSE)
+        np.testing.assert_allclose(fast.linear_cost, slow.linear_cost, rtol=0, atol=CLOSE)
+        assert fast.residual == pytest.approx(slow.residual, abs=CLOSE)
+        assert (fast.outer_iterations, fast.inner_iterations, fast.converged) == (
+            slow.outer_iterations,
+            slow.inner_iterations,
+            slow.converged,
+        )
+
+
+@needs_numba
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(steps_max=5))
+def test_the_compiled_kernel_takes_arrays_of_any_layout_and_writes_to_none(
+    problem: Problem,
+) -> None:
+    kernels.use("numba")
+    params, arrays = SolverParams(), problem.arrays
+    before = empty_coupling(arrays)
+    for steps in range(1, problem.steps):
+        before = event(problem, params, before, steps).coupling
+    inputs = problem.padded_cost, problem.distance, problem.ages[-1], problem.mu
+    plain = advance(params, arrays, before, *inputs)
+    guarded = Coupling(*(sealed(part) for part in (before.plan, before.u, before.v)))
+    scattered = [np.repeat(array, 2, axis=-1)[..., ::2] for array in inputs]
+    for array in scattered:
+        array.setflags(write=False)
+    assert_same_advance(advance(params, arrays, guarded, *scattered), plain)
+
+
+@needs_numba
+@pytest.mark.parametrize("where", ["cost", "distance", "age"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused_by_every_compiled_function(where: str, value: float) -> None:
+    kernels.use("numba")
+    problem = next_problem()
+    params, arrays = SolverParams(), problem.arrays
+    before = event(problem, params, empty_coupling(arrays), 1).coupling
+    inputs = {
+        "cost": problem.padded_cost.copy(),
+        "distance": problem.distance.copy(),
+        "age": problem.ages[-1].copy(),
+    }
+    inputs[where][..., 0] = value
+    rest = inputs["cost"], inputs["distance"], inputs["age"], problem.mu
+    for call in (
+        lambda: advance(params, arrays, before, *rest),
+        lambda: step(params, arrays, before, *rest, arrays.nu),
+        lambda: solve(params, arrays, *rest, arrays.nu),
+    ):
+        with pytest.raises(ValueError, match="must be finite"):
+            call()
+
+
+def next_problem() -> Problem:
+    from tests import reference as twin
+
+    rng = np.random.default_rng(1)
+    reference = twin.Reference(3, [(0, 1), (1, 2)])
+    return Problem((reference,), (rng.uniform(0, 1, (2, 3)),), [(0, 1)], 2, np.ones((2, 2)))
+
+
+# ------------------------------------------------------------------ its functions
+
+
+@needs_numba
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-760, 720))
+@example(0.0)
+@example(-745.0)
+@example(-746.0)
+@example(-1e300)
+@example(709.5)
+@example(1e300)
+def test_the_compiled_exponential_is_numpys(x: float) -> None:
+    from ontrack.solver import compiled
+
+    with np.errstate(all="ignore"):
+        expected = np.exp(x)
+    # The smallest positive double is the unit in the last place of what is subnormal.
+    np.testing.assert_allclose(compiled.exp(x), expected, rtol=1e-15, atol=5e-324)
+
+
+@needs_numba
+@settings(max_examples=200, deadline=None)
+@given(st.floats(1e-300, 1e300))
+@example(1e-300)
+@example(1.0)
+@example(np.nextafter(1.0, 0.0))
+@example(np.nextafter(1.0, 2.0))
+def test_the_compiled_logarithm_is_numpys(x: float) -> None:
+    from ontrack.solver import compiled
+
+    np.testing.assert_allclose(compiled.log(x), np.log(x), rtol=1e-15, atol=1e-16)
+
+
+# ------------------------------------------------------------------ the switch
+
+
+def test_auto_is_numba_where_it_is_installed_and_numpy_where_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kernels.installed():
+        assert kernels.use("auto") == "numba"
+        assert kernels.compiled() is not None
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert kernels.use("auto") == "numpy"
+    assert kernels.compiled() is None
+
+
+def test_asking_for_numba_where_it_is_not_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(ValueError, match=r'pip install "ontrack\[fast\]"'):
+        kernels.use("numba")
+    with pytest.raises(ValueError, match="auto, numpy or numba"):
+        kernels.use("fortran")  # type: ignore[arg-type]
+
+
+@needs_numba
+def test_a_numba_that_cannot_be_imported_is_warned_of_and_numpy_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> None:
+        raise ImportError("Numba needs NumPy 9.9 or less")
+
+    monkeypatch.setattr(kernels, "_load", broken)
+    with pytest.warns(UserWarning, match=r"numpy is used: Numba needs NumPy 9\.9"):
+        assert kernels.use("auto") == "numpy"
+    with pytest.raises(ImportError, match=r"9\.9"):
+        kernels.use("numba")
+
+
+def test_importing_the_solver_and_using_numpy_imports_no_numba() -> None:
+    program = (
+        "import sys; from ontrack.solver import kernels, streaming, converged\n"
+        "assert kernels.use('numpy') == 'numpy'\n"
+        "assert not {'numba', 'llvmlite'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_numba
+def test_nothing_is_compiled_after_the_choice() -> None:
+    kernels.use("numba")
+    module = kernels.compiled()
+    assert module is not None
+    entries = [module.iterate, module.frontier, module.diagnostic_loss, module.advance]
+    before = [len(each.signatures) for each in entries]
+    problem = next_problem()
+    coupling = event(problem, SolverParams(), empty_coupling(problem.arrays), 1).coupling
+    event(problem, SolverParams(), coupling, 2)
+    finalise(SolverParams(), problem.arrays, problem.padded_cost, problem.distance)
+    assert before == [1, 1, 1, 1]
+    assert [len(each.signatures) for each in entries] == before
+
+
+@needs_numba
+def test_where_no_cache_can_be_kept_a_function_is_compiled_without() -> None:
+    from numba import types
+
+    from ontrack.solver import compiled
+
+    # Code that comes from no file has no folder for a cache, like a package that is read-only.
+    scope: dict[str, object] = {}
+    exec(compile("def twice(x):\n    return 2.0 * x\n", "<nowhere>", "exec"), scope)
+    twice = compiled.entry((types.float64,))(scope["twice"])  # type: ignore[type-var]
+    assert twice(21.0) == 42.0  # type: ignore[operator]
