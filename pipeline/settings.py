@@ -214,9 +214,9 @@ def load_settings(**flags: Any) -> Settings:
 
 def _known_as(place: tuple[int | str, ...]) -> str:
     """Name a setting as the user wrote it: a variable in capitals, or as in the file."""
-    name = ".".join(map(str, place))
-    variable = f"ONTRACK_{''.join(map(str, place[:1])).upper()}"
-    return f"{name} ({variable})" if variable in os.environ else name
+    setting = "".join(map(str, place[:1]))
+    variable = f"ONTRACK_{setting.upper()}"
+    return f"{setting} ({variable})" if variable in os.environ else ".".join(map(str, place))
 
 
 def _problem(kind: str, message: str) -> str:

@@ -444,7 +444,7 @@ def busy_run(length: int = 36) -> list[Step]:
         if kind == 0:
             step = foreign(number)
         elif kind == 1:
-            step = foreign(1, parents=(1000 + number, 2000 + number))
+            step = foreign(1, parents=(10 * number - 3, 10 * number - 7))
         elif kind == 2:
             step = step_of(SIX_STEPS, names[number % 6], "same", result="same")
         else:
@@ -452,7 +452,7 @@ def busy_run(length: int = 36) -> list[Step]:
         if number >= length - 12:
             step = step.model_copy(update={"result": "nothing new"})
         waiting = (*(step.consumed or ()), "never-made")
-        steps.append(step.model_copy(update={"seq": number, "consumed": waiting}))
+        steps.append(step.model_copy(update={"seq": 10 * number, "consumed": waiting}))
     return steps
 
 
