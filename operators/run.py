@@ -167,7 +167,7 @@ def step(
     abort_state, abort_signal = abort.step(
         profile.abort, state.abort, seq, judged.output.severity >= 3
     )
-    all_flags = _flags(flags, admission, state, grown, delta, judged, withdrawn, aligned)
+    all_flags = _flags(flags, admission, state, grown, delta, judged, withdrawn)
     new_state = replace(
         grown,
         seen=state.seen.insert(seq, admission.digest),
@@ -220,20 +220,16 @@ def propose(
     profile: Profile, state: RunState, proposal: Proposal, vectors: StepVectors
 ) -> Decision:
     """Answer a proposal against the run as it stands; the run itself is left as it is."""
-    contract_gate = _ask(profile, state, proposal, vectors)
-    provenance = _provenance(state.knowledge, contract_gate.best)
-    by_match = all(reason.signal != "prerequisites" for reason in contract_gate.reasons)
-    authority = verdict.authority_of(
-        provenance if contract_gate.best is not None and by_match else None
-    )
+    answer = _ask(profile, state, proposal, vectors)
+    authority = verdict.gate_authority(answer, _provenance(state.knowledge, answer.best))
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(
         state.stamp,
         _identity(state),
         seq,
         proposal.tool,
-        contract_gate,
-        _reference_id(state.knowledge, contract_gate.best),
+        answer,
+        _reference_id(state.knowledge, answer.best),
         call_sha256(proposal.tool, proposal.args),
         authority,
     )
@@ -293,7 +289,7 @@ def _ask(
     profile: Profile, state: RunState, call: Step | Proposal, vectors: StepVectors
 ) -> gate.GateAnswer:
     settings = profile.transport
-    # Beyond the graph's limit the coupling stands still; its frontier would block for ever.
+    # Beyond the graph's limit the coupling stands still and says nothing of where the run is now.
     is_current = len(state.seen) == state.prefix.size
     return gate.check(
         profile.gate,
@@ -407,7 +403,6 @@ def _flags(
     delta: prefix.Delta,
     judged: _Judged,
     withdrawn: bool,
-    aligned: transport.TransportState | None,
 ) -> tuple[str, ...]:
     """Name what was unusual about this event, in a fixed order."""
     alignment = judged.alignment

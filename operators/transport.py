@@ -192,34 +192,29 @@ def step(
     arrays, solver = references.arrays, params.solver
     stalled = state.gap_streak >= params.stall_steps
     previous = state.coupling
-    before = frontier.frontier(
-        objective.column_mass(previous.plan), arrays, solver, 1.0 if stalled else None
-    )
     costs = np.concatenate([state.cost, row[:, None, :]], axis=1)
     exact = costs.astype(np.float64)
     distance = structure.distances(hops)
     mass = np.full(costs.shape[1], 1.0 / arrays.mean_size)
-    coupling, info = streaming.step(
-        solver,
-        arrays,
-        previous,
-        exact,
-        distance,
-        age,
-        mass,
-        before.marginal,
-    )
-    losses = objective.diagnostic_loss(
-        exact, distance, coupling.plan, mass, before.marginal, arrays, solver
+    done = streaming.advance(
+        solver, arrays, previous, exact, distance, age, mass, 1.0 if stalled else None
     )
     alignment = _read(
-        params, references, coupling, costs, info.linear_cost, losses, before, mass, True
+        params,
+        references,
+        done.coupling,
+        costs,
+        done.newest_cost,
+        done.losses,
+        done.mask,
+        mass,
+        True,
     )
     alignment = replace(alignment, frontier_stalled=stalled)
     gap = alignment.leakage > params.leak_threshold and bool(
         alignment.cost[-1].min() < params.near_cost
     )
-    new_state = TransportState.of(coupling, costs, state.gap_streak + 1 if gap else 0)
+    new_state = TransportState.of(done.coupling, costs, state.gap_streak + 1 if gap else 0)
     return new_state, alignment
 
 
@@ -251,7 +246,7 @@ def converge(
         references,
         solved.coupling,
         current.cost,
-        solved.linear_cost,
+        solved.linear_cost[:, -1],
         solved.losses,
         before,
         mass,
@@ -300,7 +295,7 @@ def _read(
     references: ReferenceSet,
     coupling: Coupling,
     costs: npt.NDArray[np.float32],
-    linear_cost: Float,
+    newest_cost: Float,
     losses: Float,
     before: frontier.Frontier,
     mass: Float,
@@ -312,7 +307,7 @@ def _read(
     best = int(losses.argmin())
     size = int(arrays.sizes[best])
     newest = coupling.plan[:, -1, :]
-    match = objective.match_cost(newest, linear_cost[:, -1, :], params.match_floor)
+    match = objective.match_cost(newest, newest_cost, params.match_floor)
     attribute = objective.match_cost(newest, costs[:, -1, :].astype(np.float64), params.match_floor)
     return Alignment(
         best=best,

@@ -133,6 +133,17 @@ def authority_of(provenance: Provenance | None) -> Authority:
     return Authority.INTERVENE if provenance is None else _AUTHORITY[provenance]
 
 
+def gate_authority(answer: GateAnswer, provenance: Provenance | None) -> Authority:
+    """How far an answer of the gate may go.
+
+    Missing prerequisites are a matter of contracts; only an answer that rests on a reference alone
+    is limited by that reference's provenance.
+    """
+    if answer.best is None or any(reason.signal == "prerequisites" for reason in answer.reasons):
+        return Authority.INTERVENE
+    return authority_of(provenance)
+
+
 def step(
     params: VerdictParams,
     exploration_params: ExplorationParams,
@@ -181,11 +192,7 @@ def _gate(signals: Signals) -> list[_Finding]:
     """Find an irreversible call that was made although the gate would not have let it pass."""
     if signals.gate is None or signals.gate.decision != "block":
         return []
-    authority = Authority.INTERVENE
-    if signals.gate.best is not None and all(
-        reason.signal != "prerequisites" for reason in signals.gate.reasons
-    ):
-        authority = authority_of(signals.gate_provenance)
+    authority = gate_authority(signals.gate, signals.gate_provenance)
     evidence = (*signals.gate.evidence, signals.seq)
     return [
         _Finding(VerdictName.BLOCK, reason, evidence, authority) for reason in signals.gate.reasons

@@ -213,9 +213,13 @@ class Fold:
             raise refuse_after_end(proposal)
         known = state.runs.get(proposal.run_id)
         if known is None:
-            knowledge = self.library.knowledge(proposal.task_id, proposal.run_id, timestamp_ms)
-            known = run.start(self.stamp, proposal, knowledge)
+            known = self._start(proposal, timestamp_ms)
         return run.propose(self.profile, known, proposal, self._vectors(proposal))
+
+    def _start(self, event: Event | Proposal, timestamp_ms: int | None) -> run.RunState:
+        """Begin a run with what had been published by its first event."""
+        knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
+        return run.start(self.stamp, event, knowledge, timestamp_ms)
 
     def _event(
         self,
@@ -231,13 +235,11 @@ class Fold:
             raise refuse_after_end(event)
         known = state.runs.get(event.run_id)
         if known is None:
-            knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
-            known = run.start(self.stamp, event, knowledge, timestamp_ms)
+            known = self._start(event, timestamp_ms)
         if isinstance(event, RunStarted):
             if known.highest < 0 and known.task_id is None and event.task_id is not None:
                 # Nothing has been judged yet: take the task that the first event did not name.
-                knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
-                known = run.start(self.stamp, event, knowledge, timestamp_ms)
+                known = self._start(event, timestamp_ms)
             state.runs[event.run_id] = known
             return []
         if isinstance(event, RunEnded):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ontrack.pipeline.bench import textbook
-from ontrack.solver import converged, objective, streaming, structure
+from ontrack.solver import converged, streaming, structure
 from ontrack.solver.frontier import frontier
 from ontrack.solver.problem import (
     Coupling,
@@ -75,15 +75,16 @@ def make_step(size: int, count: int, seed: int) -> AlignmentStep:
 
 def engine(event: AlignmentStep) -> tuple[Coupling, Array]:
     """Take the fast path: frontier, streaming step, diagnostic loss; all references at once."""
-    references, cost, mu = event.references, event.cost, event.mu
-    marginal = frontier(event.coupling.plan.sum(axis=1), references, PARAMS).marginal
-    coupling, _ = streaming.step(
-        PARAMS, references, event.coupling, cost, event.distance, event.age, mu, marginal
+    done = streaming.advance(
+        PARAMS,
+        event.references,
+        event.coupling,
+        event.cost,
+        event.distance,
+        event.age,
+        event.mu,
     )
-    losses = objective.diagnostic_loss(
-        cost, event.distance, coupling.plan, mu, marginal, references, PARAMS
-    )
-    return coupling, losses
+    return done.coupling, done.losses
 
 
 def by_the_book(event: AlignmentStep) -> list[tuple[textbook.State, float]]:

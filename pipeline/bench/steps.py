@@ -16,6 +16,7 @@ from ontrack.pipeline.bench.alignments import (
 )
 from ontrack.pipeline.bench.clock import Contestant
 from ontrack.pipeline.bench.monitoring import MonitorStep
+from ontrack.pipeline.embedded import use_kernel
 from ontrack.pipeline.settings import Settings
 
 SIZES = (20, 40, 80)
@@ -27,6 +28,7 @@ SEEDS = range(4)
 
 def contestants(settings: Settings) -> list[Contestant]:
     """Return what is timed; ``pot`` only where POT is installed."""
+    use_kernel(settings)  # before the problems are made: they are made by the engine itself
     found: list[Contestant] = []
     steps = {size: [make_step(size, REFERENCES, seed) for seed in SEEDS] for size in SIZES}
     for size in SIZES:

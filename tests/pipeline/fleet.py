@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from ontrack.pipeline.kafka.connection import client_arguments, topics_of
@@ -29,6 +30,15 @@ def settings_for(broker: str, prefix: str) -> Settings:
     return Settings(
         broker=broker, topic_prefix=prefix, group=f"{prefix}group", encoder="hashing", partitions=3
     )
+
+
+def point_cli_at(settings: Settings, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the command line in this process see the test's settings and nothing else."""
+    for name in [name for name in os.environ if name.startswith("ONTRACK_")]:
+        monkeypatch.delenv(name)
+    for field_name in ("topic_prefix", "broker", "group", "encoder"):
+        monkeypatch.setenv(f"ONTRACK_{field_name.upper()}", getattr(settings, field_name))
+    monkeypatch.chdir(folder)
 
 
 def free_port() -> int:

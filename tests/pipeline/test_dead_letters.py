@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -29,10 +28,9 @@ from ontrack.topics.events import Step
 from ontrack.topics.verdicts import DeadLetter
 from tests.pipeline.fleet import (
     WorkerProcess,
+    point_cli_at,
     produce,
-    provision,
     read_all,
-    settings_for,
     wait_for,
 )
 
@@ -40,20 +38,9 @@ Ontrack = Callable[..., Result]
 
 
 @pytest.fixture
-def settings(broker: str, fresh_prefix: str) -> Settings:
-    made = settings_for(broker, fresh_prefix)
-    asyncio.run(provision(made))
-    return made
-
-
-@pytest.fixture
 def ontrack(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ontrack:
     """The command line, with the test's topics."""
-    for name in [name for name in os.environ if name.startswith("ONTRACK_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("ONTRACK_TOPIC_PREFIX", settings.topic_prefix)
-    monkeypatch.setenv("ONTRACK_BROKER", settings.broker)
-    monkeypatch.chdir(tmp_path)
+    point_cli_at(settings, monkeypatch, tmp_path)
 
     def run(*arguments: str) -> Result:
         result = CliRunner().invoke(cli, ["dead-letters", *arguments])

@@ -25,9 +25,7 @@ from ontrack.topics.knowledge import ToolContract
 from tests.pipeline.fleet import (
     WAIT_S,
     WorkerProcess,
-    provision,
     read_all,
-    settings_for,
     wait_for,
 )
 
@@ -42,11 +40,10 @@ CONTRACTS = [
 
 
 @pytest.fixture
-def settings(broker: str, fresh_prefix: str) -> Settings:
-    made = settings_for(broker, fresh_prefix)
-    asyncio.run(provision(made))
-    asyncio.run(send_knowledge(made, contracts=CONTRACTS))
-    return made
+def settings(settings: Settings) -> Settings:
+    """The same, with the contracts published."""
+    asyncio.run(send_knowledge(settings, contracts=CONTRACTS))
+    return settings
 
 
 @pytest.fixture

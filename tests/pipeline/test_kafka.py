@@ -23,20 +23,11 @@ from tests.pipeline.fleet import (
     by_id,
     output_topics,
     produce,
-    provision,
     read_all,
-    settings_for,
     wait_for,
 )
 
 FAULTS = (None, "loop", "stall", "hallucination", "inversion", "irreversible", "retry")
-
-
-@pytest.fixture
-def settings(broker: str, fresh_prefix: str) -> Settings:
-    made = settings_for(broker, fresh_prefix)
-    asyncio.run(provision(made))
-    return made
 
 
 @pytest.fixture

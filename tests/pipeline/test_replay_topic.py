@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import json
-import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -37,10 +36,9 @@ from tests.pipeline.fleet import (
     WorkerProcess,
     by_id,
     output_topics,
+    point_cli_at,
     produce,
-    provision,
     read_all,
-    settings_for,
     wait_for,
 )
 
@@ -48,21 +46,9 @@ Ontrack = Callable[..., Result]
 
 
 @pytest.fixture
-def settings(broker: str, fresh_prefix: str) -> Settings:
-    made = settings_for(broker, fresh_prefix)
-    asyncio.run(provision(made))
-    return made
-
-
-@pytest.fixture
 def replay(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ontrack:
     """`ontrack replay --from-topic --json`, with the test's topics."""
-    for name in [name for name in os.environ if name.startswith("ONTRACK_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("ONTRACK_TOPIC_PREFIX", settings.topic_prefix)
-    monkeypatch.setenv("ONTRACK_GROUP", settings.group)
-    monkeypatch.setenv("ONTRACK_ENCODER", "hashing")
-    monkeypatch.chdir(tmp_path)
+    point_cli_at(settings, monkeypatch, tmp_path)
 
     def run(*arguments: str) -> Result:
         given = ["replay", "--from-topic", "--json", f"--broker={settings.broker}", *arguments]
