@@ -1,0 +1,90 @@
+"""Scalars of nested data: by which path they are reached, and when two of them name the same.
+
+Paths join names by dots; indices of lists are written ``[*]``, so that the items of a list share
+one path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+# Prose, whatever its length. Addressees (to, from, url, path) are not in here on purpose.
+_PROSE = (
+    "body title subject reason reasons message messages content contents note notes description "
+    "thought thoughts reasoning rationale comment comments summary prompt question answer text "
+    "explanation feedback details query q expression"
+)
+_FREE_TEXT = frozenset(_PROSE.split())
+_DATE_OR_TIME = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}(?:[t ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:z|[+-]\d{2}:?\d{2})?)?"
+    r"|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}|\d{1,2}:\d{2}(?::\d{2})?(?: ?[ap]m)?"
+)
+_WORD = re.compile(r"[a-z0-9]+")
+_LONG = 200
+
+
+def canonical_value(value: Any) -> str | None:
+    """Return a scalar as text that is equal for equal identities; None for what is none.
+
+    White space folded, case folded, 3.0 as 3, a number or truth value and its text alike; long
+    ones shortened to their beginning and a digest.
+    """
+    if isinstance(value, str):
+        folded = " ".join(value.split()).casefold()
+        if len(folded) > _LONG:
+            digest = blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+            return f"{folded[:_LONG]}#{digest}"
+        return None if not folded or _DATE_OR_TIME.fullmatch(folded) else folded
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) <= 2**53 else repr(value)
+    return str(value) if isinstance(value, int) else None
+
+
+@lru_cache(maxsize=4096)  # names of arguments are few
+def is_free_text(path: str) -> bool:
+    """Tell whether the last name of a path announces prose (``email_body``, ``Reason``)."""
+    name = path.rsplit(".", 1)[-1].replace("[*]", "")
+    words = _WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+    return bool(words) and words[-1] in _FREE_TEXT
+
+
+def scalars(value: Any, keys: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield (path, scalar) of nested data in its order.
+
+    With ``keys``, a key that looks like an id is written ``*`` in paths, and yielded as a value.
+    """
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, dict):
+            children = []
+            for name, child in item.items():
+                shown = str(name)
+                if keys and _looks_like_key(shown):
+                    yield f"{path}.{{}}", shown
+                    shown = "*"
+                children.append((f"{path}.{shown}" if path else shown, child))
+            stack.extend(reversed(children))
+        elif isinstance(item, list | tuple):
+            inner = f"{path}[*]"
+            stack.extend((inner, child) for child in reversed(item))
+        else:
+            yield path, item
+
+
+def _looks_like_key(name: str) -> bool:
+    """Tell an id used as a key from a field's name: it holds two digits or more, @ or #."""
+    return sum(map(str.isdigit, name)) >= 2 or "@" in name or "#" in name
+
+
+@lru_cache(maxsize=4096)
+def plain_path(path: str) -> str:
+    """Write a contract's path as places write it: ``args.items[0].id`` as ``items[*].id``."""
+    bare = path.removeprefix("$.").removeprefix("args.").removeprefix("arguments.")
+    return re.sub(r"\[\d+\]", "[*]", bare)

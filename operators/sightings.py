@@ -1,0 +1,187 @@
+"""Sightings: which values the results of a run held, where, and at which step.
+
+Hashes only, in one bounded string of bytes: it is copied with the state and stored as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from ontrack.operators.artifacts import parsed_result
+from ontrack.operators.limits import require
+from ontrack.operators.paths import canonical_value, scalars
+
+_VISITED_MAX = 8192
+# Inside of prose only what looks like an id: it holds a digit or a mark that words do not have.
+_TOKEN = re.compile(r"[\w@#./\\:+\-]{3,200}")
+_MARKED = re.compile(r"[0-9_@#/\\]|\w\.\w")
+
+
+@dataclass(frozen=True, slots=True)
+class SightingParams:
+    """How much of a run is remembered.
+
+    Parameters
+    ----------
+    characters_max
+        A longer value is text and is not kept.
+    values_per_result_max, result_characters_max
+        Values kept of one result, and characters of a text that are searched.
+    records_max
+        Records kept a run, 12 bytes each; at the limit the oldest quarter goes.
+    """
+
+    characters_max: int = 80
+    values_per_result_max: int = 512
+    result_characters_max: int = 16_384
+    records_max: int = 2048
+
+    def __post_init__(self) -> None:
+        require(self, 1, 10_000, "characters_max")
+        require(self, 1, 1_000_000, "result_characters_max", "records_max")
+        require(self, 1, self.records_max, "values_per_result_max")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenValues:
+    """Values in the results of a run so far.
+
+    Parameters
+    ----------
+    records
+        Records of three little-endian uint32: hash of the value, key of its place, sequence
+        number of the step with the highest bit set where the step is not trusted; oldest first,
+        at most ``records_max``.
+    """
+
+    records: bytes = b""
+
+    @property
+    def table(self) -> npt.NDArray[np.uint32]:
+        """The records, shape (n, 3)."""
+        return np.frombuffer(self.records, dtype="<u4").reshape(-1, 3)
+
+
+_RECORD_BYTES = 12
+_UNTRUSTED = 0x80000000
+
+
+class Found(NamedTuple):
+    """Where a value was seen.
+
+    Parameters
+    ----------
+    sources
+        Keys of the places in results of trusted steps.
+    seqs
+        All steps whose result held it.
+    """
+
+    sources: tuple[int, ...] = ()
+    seqs: tuple[int, ...] = ()
+
+
+def see(
+    params: SightingParams,
+    state: SeenValues,
+    seq: int,
+    tool: str,
+    result: Any,
+    trusted: bool = True,
+) -> SeenValues:
+    """Remember the values of one result, with the place and the step they came with.
+
+    Structured results by path, keys that look like ids as values too; of prose the words that
+    look like ids.
+
+    Parameters
+    ----------
+    trusted
+        The call was about known things itself; what others return is not a source.
+    """
+    found: dict[tuple[int, int], None] = {}
+    for path, text in _result_values(params, parsed_result(result)):
+        found[_hash(text), source_key(tool, path)] = None
+        if len(found) >= params.values_per_result_max:
+            break
+    if not found:
+        return state
+    fresh = np.empty((len(found), 3), dtype="<u4")
+    fresh[:, :2] = list(found)
+    fresh[:, 2] = seq % _UNTRUSTED | (0 if trusted else _UNTRUSTED)
+    records = state.records + fresh.tobytes()
+    if len(records) > params.records_max * _RECORD_BYTES:
+        records = _compacted(records, params.records_max)
+    return SeenValues(records)
+
+
+def find(state: SeenValues, value: str) -> Found:
+    """Return where a canonical value was seen in this run."""
+    if not state.records:
+        return Found()
+    table = state.table
+    rows = table[table[:, 0] == _hash(value)]
+    if not len(rows):
+        return Found()
+    sources = rows[rows[:, 2] < _UNTRUSTED, 1].tolist()
+    return Found(
+        tuple(dict.fromkeys(sources)), tuple(sorted(set((rows[:, 2] % _UNTRUSTED).tolist())))
+    )
+
+
+@lru_cache(maxsize=65_536)  # places are few; the key is pure
+def source_key(tool: str, path: str) -> int:
+    """Return 32 bits that stand for a place in a tool's result."""
+    return crc32(f"{tool}\n{path}".encode("utf-8", "surrogatepass")) or 1
+
+
+def _hash(value: str) -> int:
+    # A collision would take a value for one that a result held, which a result can do anyway.
+    return crc32(value.encode("utf-8", "surrogatepass"))
+
+
+def _compacted(records: bytes, records_max: int) -> bytes:
+    """Drop repeated pairs of value and place, then the oldest, down to three quarters.
+
+    The first step of a pair stays, the place in the queue is that of its last.
+    """
+    table = np.frombuffer(records, dtype="<u4").reshape(-1, 3)
+    pairs = table.copy()
+    pairs[:, 2] //= _UNTRUSTED
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    _, last = np.unique(pairs[::-1], axis=0, return_index=True)
+    latest = len(table) - 1 - last
+    kept = table[first[np.argsort(latest)]]
+    if len(kept) > records_max * 3 // 4:
+        kept = kept[-(records_max * 3 // 4) or -1 :]
+    return kept.tobytes()
+
+
+def _result_values(params: SightingParams, result: Any) -> Iterator[tuple[str, str]]:
+    budget = params.result_characters_max
+    for path, raw in islice(scalars(result, keys=True), _VISITED_MAX):
+        if isinstance(raw, bool | float):
+            continue  # prices and flags are many, and name nothing
+        if isinstance(raw, str) and " " in raw:
+            text = raw[:budget]
+            budget -= len(text)
+            for token in _TOKEN.findall(text):
+                bare = token.strip(".:-")
+                if _MARKED.search(bare) is not None:
+                    value = canonical_value(bare)
+                    if value is not None:
+                        yield path, value
+        value = canonical_value(raw)
+        if value is not None and len(value) <= params.characters_max:
+            yield path, value
+        if budget <= 0:
+            return

@@ -1,0 +1,260 @@
+"""What of a call and its result is volatile: written down without it, repeats become equal.
+
+A clock, a nonce or the time something took says nothing about progress. Everything here is exact
+text work on bytes: linear in their number, bounded by a limit, and masking twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from ontrack.operators.canonical import canonical_json
+from ontrack.topics.events import ErrorInfo
+
+#: Stands where something volatile was. No pattern below matches it or starts or ends beside it,
+#: which makes masking idempotent.
+MARK = b"\x1a"
+
+
+class KeyKind(Enum):
+    """What an argument's name says about its value."""
+
+    VOLATILE = "volatile"  # new on every call, whatever the call is about
+    AMBIGUOUS = "ambiguous"  # the same, unless nothing else says what the call is about
+    IDENTITY = "identity"  # what the call is about
+    FREE_TEXT = "free text"
+    OTHER = "other"
+
+
+_IS_VOLATILE, _IS_AMBIGUOUS, _IS_IDENTITY = KeyKind.VOLATILE, KeyKind.AMBIGUOUS, KeyKind.IDENTITY
+
+
+# Names without their underscores, in lower case.
+_VOLATILE = re.compile(
+    r"(?:tool)?callid|requestid|traceid|spanid|correlationid|idempotencykey|nonce|ts|timestamp|now"
+)
+_AMBIGUOUS = re.compile(r"id|uuid|guid|time")
+_FREE_TEXT = re.compile(
+    r"q|query|question|prompt|text|body|title|subject|message|content|notes?|description|reason"
+    r"|thoughts?|expression|comment|summary|answer|code|script|source|command|cmd|action|input"
+    r"|pattern|regex|sql|date|day|start|end|from|to"
+)
+_IDENTITY = re.compile(
+    r"paths?|files?|filename|filepath|dir|directory|folder|ur[li]s?|link|href|keys?|ids|email"
+    r"|number|address"
+)
+_IDENTITY_ENDING = re.compile(
+    r".*(?:_(?:ids?|paths?|files?|dir|url|uri|key|number|email)|[a-z](?:Ids?|Path|File|Url|Key))"
+)
+
+# Every pattern begins with one character or class, which the engine searches at memory speed; the
+# look-behind that belongs before it stands after it. Repeats are bounded or possessive.
+_CLOCK = re.compile(
+    rb"[0-9](?<![\w\x1a][0-9])"
+    rb"(?:[0-9]{3}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?|[0-9]?:[0-9]{2}:[0-9]{2})"
+    rb"(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?(?![\w\x1a])"
+)
+# Seconds from 2014 to 2033, or the same in milli-, micro- or nanoseconds.
+_EPOCH = re.compile(rb"1(?<![\w\x1a]1)[4-9][0-9]{8}(?:[0-9]{3}){0,3}(?:\.[0-9]{1,9})?(?![\w\x1a])")
+_UUID = re.compile(
+    rb"[0-9a-fA-F](?<![\w\x1a].)[0-9a-fA-F]{7}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w\x1a])",
+    re.DOTALL,
+)
+_ADDRESS = re.compile(rb"0(?<![\w\x1a]0)x[0-9a-fA-F]{4,16}(?![\w\x1a])")
+_DURATION = re.compile(
+    rb"[0-9](?<![\w\x1a][0-9])(?:[0-9]*+(?:\.[0-9]++)?+ ?ms"
+    rb"|[0-9]*+\.[0-9]++ ?(?:s|secs?|seconds))(?![\w\x1a])"
+)
+_CLOCK_HINTS = (b"0:00:00", b"-00T00:00", b"-00 00:00")
+_DURATION_HINTS = (b"0ms", b"0 ms", b"0s", b"0 s")
+_NAMED = (rb"time", rb"pid", rb"elapsed", rb"took")
+_ASSIGNED = re.compile(
+    rb"=(?<=[edk]=)(?:"
+    + rb"|".join(rb"(?<=%b=)(?<![\w\x1a]%b=)" % (name, name) for name in _NAMED)
+    + rb")(?:\"[^\"\\]*+\"|[^\s,;)\]}\"'\x1a\\]++)"
+)
+# Fields of a result that only say when, by whom or how fast it was answered. Names are grouped by
+# their first letters, which is twice as fast as a list of them.
+_FIELD = re.compile(
+    rb"\"(?:r(?:equest_?[iI]d)|t(?:s|imestamp|race_?[iI]d|ool_call_id|ook_ms)|s(?:pan_?[iI]d)"
+    rb"|c(?:all_?[iI]d)|n(?:once)|u(?:uid)|e(?:lapsed(?:_m?s)?)|d(?:uration_ms)"
+    rb"|l(?:atency(?:_ms)?))\":\s*+(?:\"(?:[^\"\\]|\\.)*+\"|[^\s,}\]\"\x1a\\]++)",
+    re.DOTALL,
+)
+
+_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+_HEX_ALIKE = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
+
+
+def mask(text: bytes) -> bytes:
+    r"""Return UTF-8 text with its volatile parts replaced by :data:`MARK`.
+
+    Volatile are fields and ``name=value`` pairs whose name says so, ISO times and ``h:m:s``,
+    epochs, UUIDs, ``0x`` addresses and durations (``12 ms``, ``0.31s``); dates stay. Most patterns
+    are tried only where a scan at memory speed finds their shape.
+
+    Examples
+    --------
+    >>> mask(b"2 passed in 0.31s at 2026-01-01T10:00:00Z")
+    b'2 passed in \x1a at \x1a'
+    """
+    if b'":' in text:
+        text = _FIELD.sub(MARK, text)
+    return _mask_values(text)
+
+
+def _mask_values(text: bytes) -> bytes:
+    """Mask what is volatile by its looks or by ``name=`` before it."""
+    if b"=" in text:
+        text = _ASSIGNED.sub(b"=" + MARK, text)
+    shape = text.translate(_DIGITS_ALIKE)
+    if b"0" not in shape:
+        return text
+    if b"0:00" in shape and any(hint in shape for hint in _CLOCK_HINTS):
+        text = _CLOCK.sub(MARK, text)
+    if b"0000000000" in shape:
+        text = _EPOCH.sub(MARK, text)
+    if text.count(b"-") >= 4 and b"-0000-0000-" in text.translate(_HEX_ALIKE):
+        text = _UUID.sub(MARK, text)
+    if b"0x" in text:
+        text = _ADDRESS.sub(MARK, text)
+    if (b"ms" in text or b"0.0" in shape) and any(hint in shape for hint in _DURATION_HINTS):
+        text = _DURATION.sub(MARK, text)
+    return text
+
+
+@lru_cache(maxsize=4096)  # names of arguments are few
+def key_kind(name: str) -> KeyKind:
+    """Tell what an argument's name says about its value; spelling and case do not matter."""
+    plain = name.lower().replace("_", "").replace("-", "")
+    if _VOLATILE.fullmatch(plain):
+        return KeyKind.VOLATILE
+    if _AMBIGUOUS.fullmatch(plain):
+        return KeyKind.AMBIGUOUS
+    if _FREE_TEXT.fullmatch(plain):
+        return KeyKind.FREE_TEXT
+    if _IDENTITY.fullmatch(plain) or _IDENTITY_ENDING.fullmatch(name):
+        return KeyKind.IDENTITY
+    return KeyKind.OTHER
+
+
+def canonical_arguments(
+    args: dict[str, Any], characters_max: int, identity: tuple[str, ...] | None = None
+) -> bytes:
+    """Return arguments as bytes that are equal for calls that ask for the same.
+
+    Keys sorted, white space folded, 3.0 as 3, volatile arguments dropped, volatile parts of the
+    others masked. What the call is about is never masked or dropped: the arguments that
+    ``identity`` names or, without it, those named like ids and paths; ``id``, ``uuid`` and
+    ``time`` are dropped only where such another argument is there.
+    """
+    kept: dict[str, Any] = {}
+    ambiguous: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
+    declared = None if identity is None else _names_of(identity)
+    for name, value in args.items():
+        kind = key_kind(name)
+        if kind is _IS_IDENTITY if declared is None else name in declared:
+            exact[name] = kept[name] = _tidy(value)
+        elif kind is _IS_AMBIGUOUS:
+            ambiguous[name] = _tidy(value)
+        elif kind is not _IS_VOLATILE:
+            kept[name] = _tidy(value)
+    if ambiguous and not exact:
+        exact = ambiguous
+        kept.update(ambiguous)
+    plain = _cut(canonical_json(kept), characters_max)
+    masked = _mask_values(plain)
+    if exact and masked != plain:
+        return masked + _cut(canonical_json(exact), characters_max)
+    return masked
+
+
+def identity_of(
+    args: dict[str, Any], characters_max: int, identity: tuple[str, ...] | None = None
+) -> bytes:
+    """Return what a call is about (ids, paths, names), empty where its arguments do not say.
+
+    The arguments that ``identity`` names or, without it, those named like ids and paths; else
+    short values that are no free text, number or truth value, and paths inside of commands; there
+    whatever :func:`mask` takes out counts as well, since it might be the object after all.
+    """
+    declared = None if identity is None else _names_of(identity)
+    named = {
+        name: value
+        for name, value in args.items()
+        if (key_kind(name) is _IS_IDENTITY if declared is None else name in declared)
+    }
+    if not named:
+        named = {name: value for name, value in args.items() if key_kind(name) is _IS_AMBIGUOUS}
+    if not named:
+        named = {name: found for name, value in args.items() if (found := _object_in(name, value))}
+        plain = _cut(canonical_json(_tidy(args)), characters_max)
+        if _mask_values(plain) != plain:
+            return plain
+    return _cut(canonical_json(named), characters_max) if named else b""
+
+
+def canonical_result(result: Any, error: ErrorInfo | None, characters_max: int) -> bytes:
+    """Return what came back as bytes that are equal where nothing new was said.
+
+    Text as it is, anything else as JSON with sorted keys; of more than ``characters_max`` bytes
+    the first and the last half of as many, since what grows does so at its end.
+    """
+    if type(result) is str:
+        half = characters_max // 2
+        if len(result) > 2 * half:
+            result = result[:half] + result[-half:]
+        plain = _cut(result.encode("utf-8", "replace"), characters_max)
+    elif result is None:
+        plain = b""
+    else:
+        plain = _cut(canonical_json(result), characters_max)
+    if error is not None:
+        told = f"\n{error.type or ''}: {error.message or ''}"
+        plain += _cut(told.encode("utf-8", "replace"), characters_max)
+    return mask(plain)
+
+
+def _names_of(identity: tuple[str, ...]) -> frozenset[str]:
+    """Return the arguments that paths start at: ``args.order.id`` and ``order.id`` mean order."""
+    return frozenset(
+        path.removeprefix("args.").partition(".")[0].partition("[")[0] for path in identity
+    )
+
+
+def _object_in(name: str, value: Any) -> str:
+    """Return what a value that is not named like an id says about the call's object."""
+    if type(value) is not str:
+        return ""
+    kind = key_kind(name)
+    if kind is KeyKind.FREE_TEXT:
+        return " ".join([word for word in value[:4096].split() if "/" in word or "@" in word])
+    return value if len(value) <= 80 and kind is KeyKind.OTHER else ""
+
+
+def _tidy(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        return " ".join(value.split())
+    if kind is float:
+        return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+    if kind is dict:
+        return {
+            name: _tidy(child)
+            for name, child in value.items()
+            if key_kind(name) is not _IS_VOLATILE
+        }
+    if kind is list:
+        return [_tidy(child) for child in value]
+    return value
+
+
+def _cut(text: bytes, characters_max: int) -> bytes:
+    if len(text) <= characters_max:
+        return text
+    half = characters_max // 2
+    return text[:half] + text[len(text) - half :]

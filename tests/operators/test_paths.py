@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from ontrack.operators.paths import canonical_value, is_free_text, plain_path, scalars
+from tests import strategies
+
+
+def test_a_path_joins_names_and_hides_indices() -> None:
+    value = {"a": [{"b": 1}, {"b": 2}], "c": {"d": None}}
+    assert list(scalars(value)) == [("a[*].b", 1), ("a[*].b", 2), ("c.d", None)]
+
+
+def test_a_contracts_path_is_written_as_places_are() -> None:
+    assert plain_path("$.args.items[0].id") == plain_path("items[*].id") == "items[*].id"
+
+
+@pytest.mark.parametrize("path", ["body", "email_body", "emailBody", "order.Reason", "notes[*]"])
+def test_the_last_word_of_a_name_tells_prose(path: str) -> None:
+    assert is_free_text(path)
+
+
+@pytest.mark.parametrize("path", ["to", "url", "path", "reason_code", "message_id", ""])
+def test_names_of_addressees_and_ids_are_not_prose(path: str) -> None:
+    assert not is_free_text(path)
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, "3"), (3.0, 3), ("A  b", "a b"), (" #W1 ", "#w1")])
+def test_equal_identities_are_written_alike(left: Any, right: Any) -> None:
+    assert canonical_value(left) == canonical_value(right) is not None
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "  ", "2026-01-31", "2026-01-31T10:00:00Z", "10:30", "1/2/2026"]
+)
+def test_nothing_and_dates_are_no_identity(value: Any) -> None:
+    assert canonical_value(value) is None
+
+
+@given(strategies.json_values(8))
+def test_writing_a_value_twice_changes_nothing(value: Any) -> None:
+    for _, scalar in scalars(value):
+        once = canonical_value(scalar)
+        if once is not None and len(once) <= 200:
+            assert canonical_value(once) == once
