@@ -37,11 +37,15 @@ class AbortState:
 
 @dataclass(frozen=True, slots=True)
 class AbortSignal:
-    """``halt`` is True once, at the step that crosses the threshold."""
+    """``halt`` is True once, at the step that crosses the threshold.
+
+    ``evidence`` are the severe steps among the last ``window``.
+    """
 
     halt: bool
     density: float
     evidence: tuple[int, ...]
+    window: int
 
 
 def step(
@@ -52,4 +56,6 @@ def step(
     evidence = tuple(place for place, flagged in recent if flagged)
     density = len(evidence) / params.window
     halt = not state.halted and density >= params.density
-    return AbortState(recent, state.halted or halt), AbortSignal(halt, density, evidence)
+    return AbortState(recent, state.halted or halt), AbortSignal(
+        halt, density, evidence, params.window
+    )

@@ -28,7 +28,7 @@ def admit(
     """Give a step its place in the run.
 
     Arrival order where ``seq`` is missing. A gap and a late step are accepted and flagged; the
-    same step again is a duplicate.
+    same step again is a duplicate. Whether a gap is waited for was decided before.
 
     Parameters
     ----------
@@ -45,20 +45,9 @@ def admit(
         The run has ``steps_max`` steps already.
     """
     seq = highest + 1 if event.seq is None else event.seq
-    error = None if event.error is None else [event.error.type, event.error.message]
-    content = canonical_json(
-        [event.action, event.tool, event.args, event.result, error, event.call_id]
-        + [event.parents, event.consumed, event.produced]
-    )
-    digest = hashlib.blake2b(content, digest_size=8).digest()
-    known = seen.get(seq)
-    if known is not None:
-        if known == digest:
-            return Admission(seq, digest, (), duplicate=True)
-        raise ConflictingDuplicate(
-            f"run {run_id!r} already has a step {seq} with other content; "
-            "number the steps of a run from 0, each number once, or leave seq out"
-        )
+    digest = content_digest(event)
+    if is_duplicate(event, digest, seen.get(seq)):
+        return Admission(seq, digest, (), duplicate=True)
     if len(seen) >= steps_max:
         raise RunTooLong(
             f"run {run_id!r} has {steps_max} steps, the most a run may have; "
@@ -70,6 +59,32 @@ def admit(
     elif seq < highest:
         flags = ("late",)
     return Admission(seq, digest, flags)
+
+
+def content_digest(event: Step) -> bytes:
+    """Return eight bytes for what a step says, whatever the key order and the times."""
+    error = None if event.error is None else [event.error.type, event.error.message]
+    content = canonical_json(
+        [event.action, event.tool, event.args, event.result, error, event.call_id]
+        + [event.parents, event.consumed, event.produced]
+    )
+    return hashlib.blake2b(content, digest_size=8).digest()
+
+
+def is_duplicate(event: Step, digest: bytes, known: bytes | None) -> bool:
+    """Tell whether a step is the one already known under its number.
+
+    Raises
+    ------
+    ConflictingDuplicate
+        Its number was used by a step with other content.
+    """
+    if known is None or known == digest:
+        return known is not None
+    raise ConflictingDuplicate(
+        f"run {event.run_id!r} already has a step {event.seq} with other content; "
+        "number the steps of a run from 0, each number once, or leave seq out"
+    )
 
 
 def refuse_after_end(event: Event | Proposal) -> EventAfterEnd:

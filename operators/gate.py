@@ -6,7 +6,7 @@ enters the coupling. Reversible tools are never blocked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,8 +94,15 @@ def check(
     hops: Hops,
     call: Call,
     vectors: StepVectors,
+    show_arguments: bool = False,
 ) -> GateAnswer:
-    """Answer one proposal against the state before it."""
+    """Answer one proposal against the state before it.
+
+    Parameters
+    ----------
+    show_arguments
+        Name the artifacts that are missing, and not only their places.
+    """
     effect = effect_of(call.tool, contracts)
     contract = contracts.get(call.tool)
     if not is_irreversible(params, call.tool, contracts):
@@ -115,7 +122,7 @@ def check(
             else:
                 evidence.append(producer)
         if missing:
-            reasons.append(_missing(call.tool, len(missing), contract))
+            reasons.append(_missing(call.tool, missing, contract, show_arguments))
     best: int | None = None
     if references is not None and transport is None:
         # Nobody can say any more where the run stands in its task: that is no reason to let it.
@@ -141,12 +148,17 @@ def _nothing_known(params: GateParams, effect: Effect) -> GateAnswer:
     return GateAnswer("block", effect, (Reason(signal="policy", text=text),), (), None)
 
 
-def _missing(tool: str, count: int, contract: ToolContract) -> Reason:
+def _missing(
+    tool: str, missing: Sequence[str], contract: ToolContract, show_arguments: bool
+) -> Reason:
     # Ids are arguments, and arguments stay out of verdicts: name the places, not the values.
+    count = len(missing)
     text = (
         f"{tool} needs {', '.join(contract.consumes)}, but no step of this run has produced "
         f"{'it' if count == 1 else 'them'}; obtain {'it' if count == 1 else 'them'} first"
     )
+    if show_arguments:
+        text += f"; missing: {', '.join(missing)}"
     return Reason(signal="prerequisites", value=float(count), threshold=0.0, text=text)
 
 

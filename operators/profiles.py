@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 
@@ -16,16 +16,18 @@ from ontrack.operators.gate import GateParams
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
 from ontrack.operators.prefix import PrefixParams
+from ontrack.operators.ranking import RankParams
+from ontrack.operators.repeats import RepeatParams
 from ontrack.operators.stall import StallParams
-from ontrack.operators.transport import TransportParams
-from ontrack.operators.verdict import VerdictParams
+from ontrack.operators.strategy import StrategyParams
+from ontrack.operators.transport import ROLE_WEIGHTS, TransportParams
 from ontrack.solver.problem import SolverParams
 from ontrack.topics.errors import UnknownName
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Settings of the operators, and the limits of one run.
+    """Settings of the operators, and the limits of one run; None switches an operator off.
 
     Parameters
     ----------
@@ -37,6 +39,12 @@ class Profile:
         Steps a run; the last one halts it, later ones are refused.
     result_characters_max
         Characters of a result that signals look at.
+    reorder_steps_max
+        Steps of a run that wait for one that is missing before them; 0: none waits.
+    once
+        Intervene when a verdict begins, and not at each step that it lasts; nothing after a halt.
+    show_arguments
+        Texts of verdicts and decisions may quote arguments.
     """
 
     name: str
@@ -44,25 +52,36 @@ class Profile:
     ledger: LedgerParams = LedgerParams()
     prefix: PrefixParams = PrefixParams()
     transport: TransportParams = TransportParams()
-    loop: LoopParams = LoopParams()
-    gain: GainParams = GainParams()
-    stall: StallParams = StallParams()
-    exploration: ExplorationParams = ExplorationParams()
-    verdict: VerdictParams = VerdictParams()
+    loop: LoopParams | None = LoopParams()
+    gain: GainParams | None = GainParams()
+    stall: StallParams | None = StallParams()
+    repeats: RepeatParams | None = None
+    ranking: RankParams | None = None
+    exploration: ExplorationParams | None = ExplorationParams()
+    strategy: StrategyParams | None = StrategyParams()
     gate: GateParams = GateParams()
-    abort: AbortParams = AbortParams()
+    abort: AbortParams | None = AbortParams()
     references_max: int = 10
     reference_steps_max: int = 128
     steps_max: int = 5000
     result_characters_max: int = 65_536
+    reorder_steps_max: int = 32
+    once: bool = False
+    show_arguments: bool = False
 
-    def digest(self, encoder_name: str) -> str:
+    def digest(self, encoder_name: str, redaction: str = "") -> str:
         """Return twelve hex characters that name these settings with this encoder.
 
         They stand in every verdict: verdicts with the same digest are comparable, and a
         reprocessed event under the same digest gives the same bytes.
+
+        Parameters
+        ----------
+        redaction
+            Fingerprint of the rules by which events were redacted; empty without rules.
         """
-        plain = orjson.dumps([asdict(self), encoder_name], option=orjson.OPT_SORT_KEYS)
+        named = [asdict(self), encoder_name, *([redaction] if redaction else [])]
+        plain = orjson.dumps(named, option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(plain).hexdigest()[:12]
 
 
@@ -78,7 +97,25 @@ def paper(encoder_name: str = "") -> Profile:
     return Profile(name="paper", transport=TransportParams(solver=SolverParams(lam=lam)))
 
 
-_PROFILES: dict[str, Callable[[str], Profile]] = {"paper": paper}
+def default(encoder_name: str = "") -> Profile:
+    """Return what was measured to hold on recorded runs; see docs/detection.md."""
+    return replace(
+        paper(encoder_name),
+        name="default",
+        transport=TransportParams(solver=SolverParams(lam=0.1), cost="role", weights=ROLE_WEIGHTS),
+        loop=None,
+        gain=None,
+        stall=None,
+        repeats=RepeatParams(),
+        ranking=RankParams(),
+        exploration=None,
+        strategy=None,
+        abort=None,
+        once=True,
+    )
+
+
+_PROFILES: dict[str, Callable[[str], Profile]] = {"default": default, "paper": paper}
 
 
 def profile_names() -> tuple[str, ...]:

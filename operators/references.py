@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ontrack.operators import ledger, prefix
+from ontrack.operators import ledger, prefix, roles
 from ontrack.operators.artifacts import ArtifactParams, extract
 from ontrack.operators.canonical import arguments_text
-from ontrack.operators.vectors import Vector
+from ontrack.operators.roles import RoleIndex
+from ontrack.operators.vectors import Vector, result_text
 from ontrack.solver.problem import ReferenceArrays, pack_references
 from ontrack.topics.knowledge import Provenance, Reference, ToolContract
 
@@ -32,6 +34,12 @@ class ReferenceSet:
         Which nodes have an action text, shape (K * M,).
     tools
         Tool of each node, length K * M; padding is the empty string.
+    results
+        Unit vectors of what the nodes returned, shape (K * M, d); zero where that is not known.
+    has_result
+        Which nodes have a result, shape (K * M,).
+    roles
+        The nodes' arguments by tool and path, cells as in ``tools``.
     """
 
     references: tuple[Reference, ...]
@@ -40,6 +48,9 @@ class ReferenceSet:
     arguments: npt.NDArray[np.float32]
     has_action: npt.NDArray[np.bool_]
     tools: tuple[str, ...]
+    results: npt.NDArray[np.float32]
+    has_result: npt.NDArray[np.bool_]
+    roles: RoleIndex
 
     @property
     def count(self) -> int:
@@ -51,6 +62,9 @@ class ReferenceSet:
         """Padded number of nodes M."""
         return self.arrays.width
 
+
+RESULT_CHARACTERS_MAX = 65_536
+"""Characters of a reference's result that are given to the encoder."""
 
 _TRUST = {
     Provenance.GOLD: 0,
@@ -78,12 +92,16 @@ def choose(
 
 
 def texts(references: Sequence[Reference]) -> list[str]:
-    """Return every text that :func:`compile_references` needs a vector of."""
+    """Return every text that :func:`compile_references` needs a vector of.
+
+    Three a step: action, arguments, result; empty where there is none.
+    """
     found: list[str] = []
     for reference in references:
         for step in reference.steps:
             found.append(step.action or "")
             found.append(arguments_text(step.args))
+            found.append(result_text(step.result, step.error, RESULT_CHARACTERS_MAX))
     return found
 
 
@@ -109,20 +127,31 @@ def compile_references(
         [graph.hops for graph in graphs], [_parent_matrix(graph) for graph in graphs]
     )
     count, width = arrays.nu.shape
-    dimension = len(vectors[0])
-    actions = np.zeros((count * width, dimension), dtype=np.float32)
-    arguments = np.zeros((count * width, dimension), dtype=np.float32)
-    has_action = np.zeros(count * width, dtype=bool)
-    tools = [""] * (count * width)
+    cells = count * width
+    # Per cell: action, arguments, result, as texts() has them.
+    of_cell = np.zeros((3, cells, len(vectors[0])), dtype=np.float32)
+    has_action = np.zeros(cells, dtype=bool)
+    calls: list[tuple[str, dict[str, Any]] | None] = [None] * cells
     position = 0
     for index, reference in enumerate(references):
         for node, step in enumerate(reference.steps):
             cell = index * width + node
-            actions[cell], arguments[cell] = vectors[position], vectors[position + 1]
+            of_cell[:, cell] = vectors[position : position + 3]
             has_action[cell] = bool(step.action)
-            tools[cell] = step.tool
-            position += 2
-    return ReferenceSet(tuple(references), arrays, actions, arguments, has_action, tuple(tools))
+            calls[cell] = step.tool, step.args
+            position += 3
+    actions, arguments, results = of_cell
+    return ReferenceSet(
+        references=tuple(references),
+        arrays=arrays,
+        actions=actions,
+        arguments=arguments,
+        has_action=has_action,
+        tools=tuple(call[0] if call else "" for call in calls),
+        results=results,
+        has_result=results.any(axis=1),
+        roles=roles.index(calls),
+    )
 
 
 def _graph(

@@ -20,6 +20,7 @@ from ontrack.topics.verdicts import (
     Reason,
     Scorecard,
     Verdict,
+    VerdictName,
 )
 
 TEXT_CHARACTERS_MAX = 2000
@@ -50,14 +51,18 @@ class Numbers:
 
     @classmethod
     def of(
-        cls, alignment: Alignment | None, best_reference: str | None, gain: float | None
+        cls,
+        alignment: Alignment | None,
+        best_reference: str | None,
+        gain: float | None,
+        rank: float | None = None,
     ) -> Numbers:
-        """Read the figures off an alignment."""
+        """Read the figures off an alignment; ``rank`` is of an operator of its own, if there is."""
         if alignment is None:
             return cls(None, None, None, None, None, rounded(gain), None)
         return cls(
             rounded(alignment.score),
-            rounded(alignment.rank_score),
+            rounded(alignment.rank_score if rank is None else rank),
             rounded(alignment.coverage),
             rounded(alignment.leakage),
             rounded(alignment.match_cost),
@@ -138,6 +143,30 @@ def intervention(
         reason=cut(reason) or "",
         evidence=evidence,
         authority=Authority.INTERVENE if halts else output.authority,
+        profile=stamp.profile,
+        settings=stamp.settings,
+        engine=stamp.engine,
+    )
+
+
+def parent_halt(stamp: Stamp, identity: Identity, seq: int, parent_run_id: str) -> Intervention:
+    """Build the halt of a run whose parent was halted; one a run.
+
+    Its own steps are not what is wrong: the verdict says no more than WARN.
+    """
+    run_id, task_id, agent, tenant = identity
+    return Intervention(
+        id=f"{run_id}:parent:halt",
+        run_id=run_id,
+        seq=seq,
+        task_id=task_id,
+        agent=agent,
+        tenant=tenant,
+        intervention=InterventionName.HALT,
+        verdict=VerdictName.WARN,
+        severity=3,
+        reason=f"the run that started this one, {parent_run_id!r}, was halted; stop here",
+        authority=Authority.INTERVENE,
         profile=stamp.profile,
         settings=stamp.settings,
         engine=stamp.engine,

@@ -23,21 +23,35 @@ from ontrack.operators import (
     ledger,
     loop,
     prefix,
+    ranking,
+    repeats,
     stall,
+    strategy,
     transport,
-    verdict,
 )
 from ontrack.operators.admission import Admission
 from ontrack.operators.artifacts import Artifacts, extract
-from ontrack.operators.canonical import call_sha256
+from ontrack.operators.canonical import call_sha256, value_text
+from ontrack.operators.findings import Signals, gate_authority
+from ontrack.operators.judging import Judged, judge, provenance_of, settled
 from ontrack.operators.profiles import Profile
 from ontrack.operators.references import ReferenceSet
-from ontrack.operators.report import Numbers, Stamp, decision, intervention, scorecard
+from ontrack.operators.report import (
+    Numbers,
+    Stamp,
+    decision,
+    intervention,
+    parent_halt,
+    scorecard,
+)
 from ontrack.operators.report import verdict as verdict_record
 from ontrack.operators.vectors import StepVectors
+from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, Event, Proposal, RunEnded, Step
-from ontrack.topics.knowledge import Provenance, ToolContract
+from ontrack.topics.knowledge import Effect, ToolContract
 from ontrack.topics.verdicts import Decision, Intervention, InterventionName, Scorecard, Verdict
+
+_SHOWN_CHARACTERS = 500  # of the arguments, where a reason quotes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,8 @@ class RunState:
         Digest of each admitted step by sequence number (at most ``steps_max``).
     highest
         Highest sequence number admitted, -1 before the first.
+    episode
+        What the last verdict was about.
     transport
         None without references; stands still once the prefix graph is full.
     """
@@ -79,14 +95,17 @@ class RunState:
     verdicts: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     interventions: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     flags: tuple[str, ...] = ()
+    episode: tuple[str, ...] = ()
     ledger: ledger.LedgerState = field(default_factory=ledger.LedgerState)
     prefix: prefix.PrefixState = field(default_factory=prefix.PrefixState)
     transport: transport.TransportState | None = None
+    ranking: ranking.RankState | None = None
     loop: loop.LoopState = field(default_factory=loop.LoopState)
     gain: gain.GainState = field(default_factory=gain.GainState)
     stall: stall.StallState = field(default_factory=stall.StallState)
+    repeats: repeats.RepeatState = field(default_factory=repeats.RepeatState)
     exploration: exploration.ExplorationState = field(default_factory=exploration.ExplorationState)
-    verdict: verdict.VerdictState = field(default_factory=verdict.VerdictState)
+    strategy: strategy.StrategyState = field(default_factory=strategy.StrategyState)
     abort: abort.AbortState = field(default_factory=abort.AbortState)
 
 
@@ -131,42 +150,16 @@ def step(
     artifacts = extract(profile.artifacts, event, contract)
     grown, delta = _grow(profile, state, seq, event, artifacts)
     aligned, alignment = _align(profile, state, grown, delta, event, vectors)
-    is_poll = contract is not None and contract.poll
-    loop_state, loop_signal = loop.step(
-        profile.loop, state.loop, seq, event, vectors.action, is_poll
+    ranked, rank = _rank(profile, state, aligned, alignment, event, vectors)
+    vital, signals = _vital_signs(profile, state, seq, event, vectors, contract, alignment)
+    judged, withdrawn, confirmed = _judge(
+        profile, state, grown, aligned, delta, replace(signals, gate=asked)
     )
-    gain_state, gain_value = gain.step(profile.gain, state.gain, vectors.result)
-    stall_state, stall_signal = stall.step(
-        profile.stall,
-        state.stall,
-        seq,
-        gain_value,
-        None if alignment is None else alignment.coverage * alignment.parents.shape[0],
-    )
-    signals = verdict.Signals(
-        seq=seq,
-        tool=event.tool,
-        loop=loop_signal,
-        stall=stall_signal,
-        gain=gain_value,
-        gate=asked,
-        alignment=alignment,
-        exploration=None,
-        provenance=None,
-    )
-    judged = _judge(profile, state, signals, delta, profile.exploration)
-    withdrawn, confirmed = False, None
-    if judged.output.by_transport and judged.output.intervention is not None:
-        solved = _escalate(profile, state, grown, aligned, delta, signals)
-        withdrawn = solved.output.name != judged.output.name
-        judged = solved
-        if judged.output.by_transport:
-            confirmed = judged.output.intervention is not None
-        elif judged.output.intervention is None:
-            confirmed = False
-    abort_state, abort_signal = abort.step(
-        profile.abort, state.abort, seq, judged.output.severity >= 3
-    )
+    abort_state, abort_signal = state.abort, None
+    if profile.abort is not None:
+        abort_state, abort_signal = abort.step(
+            profile.abort, state.abort, seq, judged.output.severity >= 3
+        )
     all_flags = _flags(flags, admission, state, grown, delta, judged, withdrawn)
     new_state = replace(
         grown,
@@ -176,12 +169,15 @@ def step(
         cost_usd=_add(state.cost_usd, event.cost_usd),
         flags=tuple(dict.fromkeys((*state.flags, *all_flags))),
         transport=aligned,
-        loop=loop_state,
-        gain=gain_state,
-        stall=stall_state,
+        ranking=ranked,
+        loop=vital.loop,
+        gain=vital.gain,
+        stall=vital.stall,
+        repeats=vital.repeats,
         exploration=judged.exploration,
-        verdict=judged.verdict,
+        strategy=judged.strategy,
         abort=abort_state,
+        episode=_episode(judged.output),
         verdicts=_count(state.verdicts, judged.output.name),
     )
     best = judged.alignment
@@ -191,29 +187,23 @@ def step(
         seq,
         event.tool,
         judged.output,
-        Numbers.of(best, _best_reference(knowledge, best), gain_value),
+        Numbers.of(best, _best_reference(knowledge, best), signals.gain, rank),
         confirmed,
         all_flags,
     )
-    wanted = judged.output.intervention
-    reason = judged.output.reasons[0].text if judged.output.reasons else ""
-    evidence = judged.output.evidence
-    if len(new_state.seen) >= profile.steps_max:
-        wanted = InterventionName.HALT
-        reason = f"the run has reached {profile.steps_max} steps, the most a run may have"
-        evidence = (seq,)
-    elif abort_signal.halt:
-        wanted = InterventionName.HALT
-        severe = len(abort_signal.evidence)
-        reason = f"{severe} of the last {profile.abort.window} steps were severe; {reason}"
-        evidence = abort_signal.evidence
-    if wanted is None:
+    act = _act(profile, state, seq, judged.output, abort_signal, len(new_state.seen))
+    if act is None:
         return new_state, record, None
-    act = intervention(
+    wanted, reason, evidence = act
+    counted = replace(
+        new_state,
+        interventions=_count(state.interventions, wanted),
+        abort=replace(abort_state, halted=abort_state.halted or wanted is InterventionName.HALT),
+    )
+    made = intervention(
         state.stamp, _identity(new_state), seq, judged.output, wanted, reason, evidence
     )
-    counted = replace(new_state, interventions=_count(state.interventions, wanted))
-    return counted, record, act
+    return counted, record, made
 
 
 def propose(
@@ -221,7 +211,7 @@ def propose(
 ) -> Decision:
     """Answer a proposal against the run as it stands; the run itself is left as it is."""
     answer = _ask(profile, state, proposal, vectors)
-    authority = verdict.gate_authority(answer, _provenance(state.knowledge, answer.best))
+    authority = gate_authority(answer, provenance_of(state.knowledge.references, answer.best))
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(
         state.stamp,
@@ -263,12 +253,15 @@ def end(profile: Profile, state: RunState, event: RunEnded) -> Scorecard:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    exploration: exploration.ExplorationState
-    output: verdict.VerdictOutput
-    verdict: verdict.VerdictState
-    alignment: transport.Alignment | None
+def halt_by_parent(state: RunState, parent_run_id: str) -> tuple[RunState, Intervention]:
+    """Halt a run because the one that started it was halted."""
+    act = parent_halt(state.stamp, _identity(state), max(state.highest, 0), parent_run_id)
+    halted = replace(
+        state,
+        abort=replace(state.abort, halted=True),
+        interventions=_count(state.interventions, InterventionName.HALT),
+    )
+    return halted, act
 
 
 def _gate(
@@ -303,6 +296,7 @@ def _ask(
         state.prefix.hops,
         call,
         vectors,
+        profile.show_arguments,
     )
 
 
@@ -337,62 +331,142 @@ def _align(
     )
 
 
-def _judge(
+def _rank(
     profile: Profile,
     state: RunState,
-    signals: verdict.Signals,
-    delta: prefix.Delta,
-    lifecycle: exploration.ExplorationParams,
-) -> _Judged:
-    """Lifecycle and verdict on one alignment."""
-    explored, signal = state.exploration, None
-    if signals.alignment is not None:
-        explored, signal = exploration.step(
-            lifecycle, state.exploration, signals.seq, signals.alignment, delta.consumed
-        )
-    provenance = None
-    if signals.alignment is not None:
-        provenance = _provenance(state.knowledge, signals.alignment.best)
-    gate_provenance = None
-    if signals.gate is not None:
-        gate_provenance = _provenance(state.knowledge, signals.gate.best)
-    verdict_state, output = verdict.step(
-        profile.verdict,
-        lifecycle,
-        profile.stall,
-        state.verdict,
-        replace(
-            signals, exploration=signal, provenance=provenance, gate_provenance=gate_provenance
-        ),
+    aligned: transport.TransportState | None,
+    alignment: transport.Alignment | None,
+    event: Step,
+    vectors: StepVectors,
+) -> tuple[ranking.RankState | None, float | None]:
+    """Rank the run so far, where its step has been aligned and the operator is switched on."""
+    references = state.knowledge.references
+    if profile.ranking is None or alignment is None or references is None or aligned is None:
+        return state.ranking, None
+    contract = state.knowledge.contracts.get(event.tool)
+    writes = contract is not None and contract.effect is not Effect.READ
+    before = state.ranking or ranking.start(profile.ranking, references)
+    ranked, signal = ranking.step(
+        profile.ranking,
+        references,
+        before,
+        aligned,
+        event,
+        vectors.result,
+        writes,
+        event.error is not None,
     )
-    return _Judged(explored, output, verdict_state, signals.alignment)
+    return ranked, signal.score
 
 
-def _escalate(
+def _act(
+    profile: Profile,
+    state: RunState,
+    seq: int,
+    output: VerdictOutput,
+    density: abort.AbortSignal | None,
+    steps: int,
+) -> tuple[InterventionName, str, tuple[int, ...]] | None:
+    """Say what must happen after a step, why, and on what evidence; None: nothing."""
+    if steps >= profile.steps_max:
+        text = f"the run has reached {profile.steps_max} steps, the most a run may have"
+        return InterventionName.HALT, text, (seq,)
+    reason = output.reasons[0].text if output.reasons else ""
+    if density is not None and density.halt:
+        severe = len(density.evidence)
+        text = f"{severe} of the last {density.window} steps were severe; {reason}"
+        return InterventionName.HALT, text, density.evidence
+    wanted = output.intervention
+    if wanted is None:
+        return None
+    lasts = _episode(output) == state.episode or state.abort.halted
+    if profile.once and lasts and wanted is not InterventionName.BLOCK:
+        return None
+    return wanted, reason, output.evidence
+
+
+def _episode(output: VerdictOutput) -> tuple[str, ...]:
+    """Name what a verdict is about: as long as it stays the same, it is one and the same alarm."""
+    return (output.name.value, *(reason.signal for reason in output.reasons[:1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Vital:
+    """States of the operators that need no references, after a step."""
+
+    loop: loop.LoopState
+    gain: gain.GainState
+    stall: stall.StallState
+    repeats: repeats.RepeatState
+
+
+def _vital_signs(
+    profile: Profile,
+    state: RunState,
+    seq: int,
+    event: Step,
+    vectors: StepVectors,
+    contract: ToolContract | None,
+    alignment: transport.Alignment | None,
+) -> tuple[_Vital, Signals]:
+    """Step those of the vital signs (L1) that are switched on."""
+    states = _Vital(state.loop, state.gain, state.stall, state.repeats)
+    shown = value_text(event.args, _SHOWN_CHARACTERS) if profile.show_arguments else None
+    signals = Signals(seq=seq, tool=event.tool, alignment=alignment, arguments=shown)
+    if profile.loop is not None:
+        is_poll = contract is not None and contract.poll
+        after, looped = loop.step(profile.loop, state.loop, seq, event, vectors.action, is_poll)
+        states, signals = replace(states, loop=after), replace(signals, loop=looped)
+    if profile.repeats is not None:
+        again, found = repeats.step(profile.repeats, state.repeats, seq, event, contract)
+        states, signals = replace(states, repeats=again), replace(signals, repeats=found)
+    if profile.gain is not None:
+        gained, value = gain.step(profile.gain, state.gain, vectors.result)
+        states, signals = replace(states, gain=gained), replace(signals, gain=value)
+    if profile.stall is not None:
+        covered = None if alignment is None else alignment.coverage * alignment.parents.shape[0]
+        stalled, signal = stall.step(profile.stall, state.stall, seq, signals.gain, covered)
+        states, signals = replace(states, stall=stalled), replace(signals, stall=signal)
+    return states, signals
+
+
+def _judge(
     profile: Profile,
     state: RunState,
     grown: RunState,
     aligned: transport.TransportState | None,
     delta: prefix.Delta,
-    signals: verdict.Signals,
-) -> _Judged:
-    """Confirm or withdraw a would-be intervention by the converged solve."""
-    references = state.knowledge.references
+    signals: Signals,
+) -> tuple[Judged, bool, bool | None]:
+    """Judge a step; confirm or withdraw by the converged solve what would intervene.
+
+    Returns
+    -------
+    judged, withdrawn, confirmed
+        Whether the verdict of the fast path was withdrawn, and whether a verdict that rests on the
+        coupling was confirmed (None where none does).
+    """
+    references, consumed = state.knowledge.references, delta.consumed
+    explored, followed = state.exploration, state.strategy
+    lifecycle = profile.exploration
+    judged = judge(profile, references, explored, followed, signals, consumed, lifecycle)
+    if not judged.output.by_transport or judged.output.intervention is None:
+        return judged, False, None
     assert references is not None
     assert state.transport is not None
     assert aligned is not None
-    solved = transport.converge(
-        profile.transport,
-        references,
-        state.transport,
-        aligned,
-        grown.prefix.hops,
-        prefix.age_weights(profile.prefix, grown.prefix),
+    age = prefix.age_weights(profile.prefix, grown.prefix)
+    converged = transport.converge(
+        profile.transport, references, state.transport, aligned, grown.prefix.hops, age
     )
-    settled = replace(
-        profile.exploration, leak_threshold=profile.exploration.converged_leak_threshold
-    )
-    return _judge(profile, state, replace(signals, alignment=solved), delta, settled)
+    signals = replace(signals, alignment=converged)
+    solved = judge(profile, references, explored, followed, signals, consumed, settled(lifecycle))
+    confirmed = None
+    if solved.output.by_transport:
+        confirmed = solved.output.intervention is not None
+    elif solved.output.intervention is None:
+        confirmed = False
+    return solved, solved.output.name != judged.output.name, confirmed
 
 
 def _flags(
@@ -401,7 +475,7 @@ def _flags(
     state: RunState,
     grown: RunState,
     delta: prefix.Delta,
-    judged: _Judged,
+    judged: Judged,
     withdrawn: bool,
 ) -> tuple[str, ...]:
     """Name what was unusual about this event, in a fixed order."""
@@ -435,12 +509,6 @@ def _reference_id(knowledge: Knowledge, best: int | None) -> str | None:
     if knowledge.references is None or best is None:
         return None
     return knowledge.references.references[best].reference_id
-
-
-def _provenance(knowledge: Knowledge, best: int | None) -> Provenance | None:
-    if knowledge.references is None or best is None:
-        return None
-    return knowledge.references.references[best].provenance
 
 
 def _count(counts: HashTrieMap[str, int], name: str) -> HashTrieMap[str, int]:

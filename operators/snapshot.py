@@ -8,7 +8,7 @@ the same knowledge (it is a function of the run's first event).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -24,9 +24,11 @@ from ontrack.operators import (
     ledger,
     loop,
     prefix,
+    ranking,
+    repeats,
     stall,
+    strategy,
     transport,
-    verdict,
 )
 from ontrack.operators.report import Stamp
 from ontrack.operators.run import Knowledge, RunState
@@ -34,7 +36,7 @@ from ontrack.operators.vectors import History
 from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import Agent
 
-MAGIC = b"OTS1"
+MAGIC = b"OTS2"
 _DIGEST_BYTES = 16
 _STATE, _ARRAY, _MAP, _INTEGER, _AGENT = 1, 2, 3, 4, 5
 
@@ -47,13 +49,16 @@ _TYPES: tuple[type, ...] = (
     prefix.PrefixState,
     transport.TransportState,
     History,
+    ranking.RankState,
     loop.LoopState,
     loop.Predecessor,
     gain.GainState,
     stall.StallState,
+    repeats.RepeatState,
+    repeats.Streak,
     exploration.ExplorationState,
     exploration.Pending,
-    verdict.VerdictState,
+    strategy.StrategyState,
     abort.AbortState,
 )
 _NUMBER_OF = {kind: number for number, kind in enumerate(_TYPES)}
@@ -71,13 +76,21 @@ def _schema() -> str:
 SCHEMA = _schema()
 
 
-def dump(state: RunState, offset: int) -> bytes:
-    """Return a run state as bytes; ``offset`` is the place of its last event in the log."""
-    return seal([SCHEMA, offset, state])
+def dump(state: RunState, offset: int, beside: Sequence[Any] = ()) -> bytes:
+    """Return a run state as bytes.
+
+    Parameters
+    ----------
+    offset
+        Place of the run's last event in the log.
+    beside
+        What the caller keeps of the run: texts, bytes, numbers and lists of these.
+    """
+    return seal([SCHEMA, offset, state, list(beside)])
 
 
-def read(snapshot: bytes) -> tuple[int, RunState]:
-    """Return offset and run state of a snapshot, without knowledge: see :func:`restore`.
+def read(snapshot: bytes) -> tuple[int, RunState, tuple[Any, ...]]:
+    """Return what :func:`dump` was given; the state without knowledge, see :func:`restore`.
 
     Raises
     ------
@@ -85,10 +98,10 @@ def read(snapshot: bytes) -> tuple[int, RunState]:
         The bytes are damaged or were written under another schema. The run is folded from the
         log then.
     """
-    schema, offset, state = unseal(snapshot)
+    schema, offset, state, beside = unseal(snapshot)
     if schema != SCHEMA or not isinstance(state, RunState):
         raise InvalidSnapshot("the snapshot has another schema; the run is folded from the log")
-    return offset, state
+    return offset, state, beside
 
 
 def restore(state: RunState, stamp: Stamp, knowledge: Knowledge) -> RunState:

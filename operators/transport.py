@@ -6,12 +6,12 @@ The only operator in which events become arrays. Everything numeric is done by t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ontrack.operators import prefix
-from ontrack.operators.canonical import tool_distance
 from ontrack.operators.limits import require
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.vectors import StepVectors
@@ -23,6 +23,10 @@ from ontrack.topics.events import Call
 Float = npt.NDArray[np.float64]
 
 
+ROLE_WEIGHTS = CostWeights(alpha=0.25, beta=0.40, delta=0.35)
+"""Weights of action, arguments and tool where arguments are compared by role."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransportParams:
     """Settings of the alignment.
@@ -30,7 +34,10 @@ class TransportParams:
     Parameters
     ----------
     solver, weights
-        Settings of the numerics and of the cost.
+        Settings of the numerics and of the cost; :data:`ROLE_WEIGHTS` belong to the cost ``role``.
+    cost
+        How arguments are compared: ``text`` by the cosine of all of them written down (the paper's
+        equation 1), ``role`` argument by argument (:mod:`ontrack.operators.leaves`).
     near_cost
         Attribute cost below which a reference node counts as the step's counterpart.
     stall_steps
@@ -46,10 +53,13 @@ class TransportParams:
     stall_steps: int = 2
     leak_threshold: float = 0.6
     match_floor: float = 1e-3
+    cost: Literal["text", "role"] = "text"
 
     def __post_init__(self) -> None:
         require(self, 0.0, 1.0, "near_cost", "leak_threshold", "match_floor")
         require(self, 1, 1000, "stall_steps")
+        if self.cost not in ("text", "role"):
+            raise ValueError(f"cost must be text or role, got {self.cost!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +165,17 @@ def start(references: ReferenceSet) -> TransportState:
 def cost_row(
     params: TransportParams, references: ReferenceSet, call: Call, vectors: StepVectors
 ) -> npt.NDArray[np.float32]:
-    """Attribute cost of one step against every reference node, shape (K, M), equation (1).
+    """Attribute cost of one step against every reference node, in [0, 1], shape (K, M).
 
-    Where either side has no stated intent, its weight goes to arguments and tool.
+    Equation (1), with arguments compared as ``params.cost`` says. Where either side has no stated
+    intent, its weight goes to arguments and tool.
     """
-    arguments = cost.cosine_distance(references.arguments, vectors.args)
-    by_tool = {other: tool_distance(call.tool, other) for other in set(references.tools)}
-    tool = np.array([by_tool[other] for other in references.tools])
+    index = references.roles
+    if params.cost == "role":
+        arguments = index.role_row(call.tool, call.args, references.arguments, vectors.args)
+    else:
+        arguments = cost.cosine_distance(references.arguments, vectors.args)
+    tool = index.tool_row(call.tool)
     row = cost.combine(None, arguments, tool, params.weights)
     if call.action:
         action = cost.cosine_distance(references.actions, vectors.action)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ontrack.operators.canonical import arguments_text, value_text
-from ontrack.topics.events import Proposal, Step
+from ontrack.topics.events import ErrorInfo, Proposal, Step
 
 Vector = npt.NDArray[np.float32]
 
@@ -26,10 +27,16 @@ def step_texts(step: Step | Proposal, result_characters_max: int) -> tuple[str, 
     """Return the texts of a step to encode: action, arguments, result (or error)."""
     if isinstance(step, Proposal):
         return step.action or "", arguments_text(step.args), ""
-    result = value_text(step.result, result_characters_max)
-    if step.error is not None and not result:
-        result = f"{step.error.type or ''} {step.error.message or ''}".strip()
+    result = result_text(step.result, step.error, result_characters_max)
     return step.action or "", arguments_text(step.args), result
+
+
+def result_text(result: Any, error: ErrorInfo | None, characters_max: int) -> str:
+    """Return the text of what a call returned: the result or, without one, the error."""
+    text = value_text(result, characters_max)
+    if error is not None and not text:
+        return f"{error.type or ''} {error.message or ''}".strip()
+    return text
 
 
 def _no_rows() -> npt.NDArray[np.int8]:

@@ -34,18 +34,19 @@ from ontrack.operators import (
     prefix,
     run,
     stall,
+    strategy,
     transport,
-    verdict,
 )
 from ontrack.operators.exploration import ExplorationParams
+from ontrack.operators.findings import Signals
 from ontrack.operators.gain import GainParams
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
 from ontrack.operators.prefix import PrefixParams
 from ontrack.operators.profiles import paper
 from ontrack.operators.stall import StallParams
+from ontrack.operators.strategy import StrategyParams
 from ontrack.operators.vectors import StepVectors, step_texts
-from ontrack.operators.verdict import VerdictParams
 from ontrack.topics.errors import RunTooLong
 from ontrack.topics.events import RunEnded, Step
 from ontrack.topics.knowledge import ToolContract
@@ -61,7 +62,7 @@ SMALL = replace(
     gain=GainParams(window=3),
     stall=StallParams(window=2),
     exploration=ExplorationParams(grace=2),
-    verdict=VerdictParams(switch_window=3),
+    strategy=StrategyParams(switch_window=3),
     abort=abort.AbortParams(window=3),
     steps_max=40,
 )
@@ -92,7 +93,7 @@ class Fed:
     delta: prefix.Delta
     row: np.ndarray
     alignment: transport.Alignment | None
-    signals: verdict.Signals
+    signals: Signals
 
 
 def fed(steps: Sequence[Step]) -> list[Fed]:
@@ -141,7 +142,7 @@ def signals_of(
     vectors: StepVectors,
     alignment: transport.Alignment | None,
     delta: prefix.Delta,
-) -> verdict.Signals:
+) -> Signals:
     gained = gain.step(SMALL.gain, state.gain, vectors.result)[1]
     covered = None if alignment is None else covered_steps(alignment)
     explored = None
@@ -149,7 +150,7 @@ def signals_of(
         explored = exploration.step(
             SMALL.exploration, state.exploration, seq, alignment, delta.consumed
         )[1]
-    return verdict.Signals(
+    return Signals(
         seq=seq,
         tool=step.tool,
         loop=loop.step(SMALL.loop, state.loop, seq, step, vectors.action)[1],
@@ -277,7 +278,7 @@ def run_sizes(state: run.RunState) -> dict[str, tuple[int, int]]:
         "gain": {"results": (len(state.gain.results), SMALL.gain.window)},
         "stall": stall_sizes(state.stall),
         "exploration": exploration_sizes(state.exploration),
-        "verdict": {"switches": (len(state.verdict.switches), SMALL.verdict.switch_window)},
+        "strategy": {"switches": (len(state.strategy.switches), SMALL.strategy.switch_window)},
         "abort": {"recent": (len(state.abort.recent), SMALL.abort.window)},
     }
     for name, part in parts.items():
@@ -364,13 +365,11 @@ OPERATORS: Mapping[str, Operator] = {
         aligned_only(lambda f: (f.admitted.seq, f.alignment, f.delta.consumed)),
         exploration_sizes,
     ),
-    "verdict": Operator(
-        verdict.VerdictState(),
-        lambda state, signals: verdict.step(
-            SMALL.verdict, SMALL.exploration, SMALL.stall, state, signals
-        ),
-        lambda f: f.signals,
-        lambda state: {"switches": (len(state.switches), SMALL.verdict.switch_window)},
+    "strategy": Operator(
+        strategy.StrategyState(),
+        lambda state, given: strategy.step(SMALL.strategy, state, *given),
+        aligned_only(lambda f: (f.admitted.seq, f.alignment)),
+        lambda state: {"switches": (len(state.switches), SMALL.strategy.switch_window)},
     ),
     "abort": Operator(
         abort.AbortState(),

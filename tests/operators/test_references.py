@@ -43,6 +43,10 @@ def test_a_reference_becomes_its_graph_texts_and_masses() -> None:
     assert found.arrays.nu.tolist() == [[1 / 6] * 6]
     assert found.has_action.all()
     assert np.array_equal(found.actions[1], embed("do read~ref0"))
+    assert np.array_equal(found.arguments[1], embed("target read~ref0"))
+    assert np.array_equal(found.results[1], embed("result of read ref0"))
+    assert found.has_result.all()
+    assert set(found.roles.by_tool) == set(found.tools)
 
 
 def test_references_of_very_different_lengths_stand_side_by_side() -> None:

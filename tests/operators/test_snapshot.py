@@ -18,8 +18,8 @@ from tests.operators.test_table2 import CONTRACTS, ORDER, lab, paraphrased
 def copied(monitored: Lab, offset: int = 7) -> Lab:
     """The same run, read back from its bytes."""
     state = monitored.state
-    found, read = snapshot.read(snapshot.dump(state, offset))
-    assert found == offset
+    found, read, beside = snapshot.read(snapshot.dump(state, offset, [1, b"x", ["y"]]))
+    assert (found, beside) == (offset, (1, b"x", ("y",)))
     other = Lab(profile=monitored.profile)
     other.state = snapshot.restore(read, state.stamp, state.knowledge)
     return other
@@ -74,7 +74,7 @@ def test_other_settings_another_engine_or_other_references_are_refused() -> None
     monitored = lab()
     monitored.feed(*paraphrased()[:2])
     state = monitored.state
-    _, read = snapshot.read(snapshot.dump(state, 1))
+    _, read, _ = snapshot.read(snapshot.dump(state, 1))
     for change in ({"settings": "other"}, {"engine": "0.0.9"}, {"profile": "other"}):
         with pytest.raises(InvalidSnapshot, match="other settings"):
             snapshot.restore(read, replace(state.stamp, **change), state.knowledge)

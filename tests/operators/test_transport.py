@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from ontrack.operators import prefix, transport
 from ontrack.operators.prefix import PrefixParams, PrefixState
 from ontrack.operators.references import ReferenceSet
-from ontrack.operators.transport import Alignment, Final, TransportParams, TransportState
+from ontrack.operators.transport import (
+    ROLE_WEIGHTS,
+    Alignment,
+    Final,
+    TransportParams,
+    TransportState,
+)
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.solver import converged, objective
 from ontrack.topics.events import Step
@@ -21,12 +27,13 @@ from tests.operators.lab import SIX_STEPS, Lab, embed, foreign, reference_of, st
 from tests.operators.test_references import compiled, of_tools
 
 PARAMS = TransportParams()
+BY_ROLE = TransportParams(cost="role", weights=ROLE_WEIGHTS)
 NAMES = [node.name for node in SIX_STEPS.nodes]
 
 
-def row_of(references: ReferenceSet, step: Step) -> np.ndarray:
+def row_of(references: ReferenceSet, step: Step, params: TransportParams = PARAMS) -> np.ndarray:
     vectors = StepVectors(*map(embed, step_texts(step, 1000)))
-    return transport.cost_row(PARAMS, references, step, vectors)
+    return transport.cost_row(params, references, step, vectors)
 
 
 def align(references: ReferenceSet, steps: Sequence[Step]) -> list[Alignment]:
@@ -86,6 +93,49 @@ def test_where_either_side_has_no_intent_arguments_and_tool_share_its_weight(bar
         mute = tuple(s.model_copy(update={"action": None}) for s in reference.steps)
         reference = reference.model_copy(update={"steps": mute})
     assert row_of(compiled(reference), step)[0, 1] == pytest.approx(0.35 / 0.55, abs=1e-6)
+
+
+def test_by_role_one_other_argument_counts_although_all_of_them_read_alike() -> None:
+    step = Step(run_id="r", tool="cancel", args={"order": "#1", "reason": "late"})
+    reference = of_tools("a", "cancel", "close")
+    reference = reference.model_copy(
+        update={"steps": tuple(s.model_copy(update={"args": step.args}) for s in reference.steps)}
+    )
+    references = compiled(reference)
+    assert row_of(references, step, BY_ROLE)[0, 0] == 0.0
+    other = step.model_copy(update={"args": {"order": "#2", "reason": "late"}})
+    row = row_of(references, other, BY_ROLE)[0]
+    assert row[0] == pytest.approx(0.40 * 0.5 / 0.75)
+    assert row[1] == pytest.approx(1.0), "of another tool, arguments mean nothing"
+
+
+def test_by_role_the_cost_is_the_weighted_sum_of_intent_arguments_and_tool() -> None:
+    references = compiled(reference_of(SIX_STEPS))
+    same = row_of(references, step_of(SIX_STEPS, "read", "ref0"), BY_ROLE)[0]
+    assert same[1] == pytest.approx(0, abs=1e-6)
+    other_tool = step_of(SIX_STEPS, "read", "ref0", tool="zzz")
+    assert row_of(references, other_tool, BY_ROLE)[0, 1] == pytest.approx(0.75, abs=1e-6)
+
+
+@settings(max_examples=40)
+@given(strategies.references(), strategies.steps(), st.sampled_from([PARAMS, BY_ROLE]))
+def test_any_cost_lies_in_the_unit_interval_and_an_identical_call_costs_nothing(
+    references: tuple[Reference, ...], step: Step, params: TransportParams
+) -> None:
+    found = compiled(*references)
+    row = row_of(found, step, params)
+    assert row.shape == (found.count, found.width)
+    assert row.dtype == np.float32
+    assert ((row >= 0) & (row <= 1 + 1e-6)).all()
+    for k, reference in enumerate(references):
+        for node, own in enumerate(reference.steps):
+            again = Step(run_id="r", action=own.action, tool=own.tool, args=own.args)
+            assert row_of(found, again, params)[k, node] == pytest.approx(0, abs=1e-5)
+
+
+def test_a_cost_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="cost must be text or role"):
+        TransportParams(cost="vibes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, 10])

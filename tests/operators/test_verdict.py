@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.operators import verdict
-from ontrack.operators.exploration import ExplorationParams, ExplorationSignal
+from ontrack.operators import strategy
+from ontrack.operators.exploration import ExplorationSignal
+from ontrack.operators.findings import Signals, authority_of
 from ontrack.operators.gate import GateAnswer
+from ontrack.operators.judging import findings_of
 from ontrack.operators.loop import LoopSignal
-from ontrack.operators.stall import StallParams, StallSignal
+from ontrack.operators.profiles import paper
+from ontrack.operators.stall import StallSignal
+from ontrack.operators.strategy import StrategyParams, StrategyState
 from ontrack.operators.transport import Alignment
-from ontrack.operators.verdict import Signals, VerdictOutput, VerdictParams, VerdictState
+from ontrack.operators.verdict import VerdictOutput, choose
 from ontrack.topics.knowledge import Effect, Provenance
 from ontrack.topics.verdicts import Authority, InterventionName, Reason
 from tests.operators.test_exploration import alignment
@@ -43,19 +47,19 @@ ALARMS: dict[str, dict[str, Any]] = {
 BY_REFERENCES = ("CAUSAL_INVERSION", "OFF_TRACK", "EXPLORING")
 
 
-def judge(state: VerdictState | None = None, **changes: Any) -> tuple[VerdictState, VerdictOutput]:
+def judge(**changes: Any) -> VerdictOutput:
     signals = replace(CALM, **changes)
-    return verdict.step(
-        VerdictParams(), ExplorationParams(), StallParams(), state or VerdictState(), signals
-    )
+    profile = paper()
+    found = findings_of(profile, signals, profile.exploration)
+    return choose(found, authority_of(signals.provenance))
 
 
 def raised(name: str, **changes: Any) -> VerdictOutput:
-    return judge(**{**ALARMS[name], **changes})[1]
+    return judge(**{**ALARMS[name], **changes})
 
 
 def test_a_step_that_raises_nothing_is_ok() -> None:
-    output = judge()[1]
+    output = judge()
     assert (output.name, output.severity, output.reasons, output.intervention) == (
         "OK",
         0,
@@ -81,16 +85,16 @@ def test_the_gravest_verdict_wins_and_the_reasons_of_all_go_along() -> None:
         changes: dict[str, Any] = {}
         for name in order[first:]:
             changes |= ALARMS[name]
-        output = judge(**changes)[1]
+        output = judge(**changes)
         assert output.name == order[first]
         assert len(output.reasons) == len(order) - first
 
 
 def test_off_track_gives_way_to_what_says_more_exactly_what_is_wrong() -> None:
     both = ExplorationSignal(True, 9, True, 0.4, (7, 8, 9))
-    assert judge(exploration=both)[1].name == "CAUSAL_INVERSION"
+    assert judge(exploration=both).name == "CAUSAL_INVERSION"
     for name in ("LOOP", "STALLED"):
-        output = judge(**{**ALARMS["OFF_TRACK"], **ALARMS[name]})[1]
+        output = judge(**{**ALARMS["OFF_TRACK"], **ALARMS[name]})
         assert output.name == name
         assert [reason.signal for reason in output.reasons][1] == "unresolved_mass"
         assert not output.by_transport
@@ -148,14 +152,14 @@ def test_a_block_by_match_has_the_authority_of_the_reference_the_gate_used() -> 
 
 def test_a_missing_prerequisite_blocks_whatever_the_references_are() -> None:
     answer = GateAnswer("block", Effect.DESTRUCTIVE, (MISSING, FRONTIER), (), 0)
-    output = judge(gate=answer, gate_provenance=Provenance.GENERATED)[1]
+    output = judge(gate=answer, gate_provenance=Provenance.GENERATED)
     assert output.authority is Authority.INTERVENE
     assert output.intervention == "block"
 
 
 @pytest.mark.parametrize("decision", ["allow", "unknown"])
 def test_a_gate_that_lets_pass_is_no_finding(decision: Any) -> None:
-    assert judge(gate=GateAnswer(decision, Effect.READ, (), (), None))[1].name == "OK"
+    assert judge(gate=GateAnswer(decision, Effect.READ, (), (), None)).name == "OK"
 
 
 def following(best: int, gap: float = 0.5) -> Alignment:
@@ -165,10 +169,11 @@ def following(best: int, gap: float = 0.5) -> Alignment:
 
 
 def strategies_followed(bests: list[int], gap: float = 0.5) -> list[VerdictOutput]:
-    state, outputs = VerdictState(), []
+    state, outputs = StrategyState(), []
     for seq, best in enumerate(bests):
-        state, output = judge(state, seq=seq, alignment=following(best, gap))
-        outputs.append(output)
+        aligned = following(best, gap)
+        state, signal = strategy.step(StrategyParams(), state, seq, aligned)
+        outputs.append(judge(seq=seq, alignment=aligned, strategy=signal))
     return outputs
 
 
@@ -202,7 +207,7 @@ def test_severity_and_intervention_never_exceed_the_authority(
     changes: dict[str, Any] = {"provenance": provenance, "gate_provenance": gate_provenance}
     for name in sorted(names):
         changes |= ALARMS[name]
-    output = judge(**changes)[1]
+    output = judge(**changes)
     cap = {"intervene": 3, "warn": 2, "inform": 1}[output.authority.value]
     assert output.severity <= cap
     if output.authority is Authority.INFORM:

@@ -1,0 +1,214 @@
+"""Findings: what each operator's signal means, in words that a model or a person can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ontrack.operators.exploration import ExplorationParams, ExplorationSignal
+from ontrack.operators.gate import GateAnswer
+from ontrack.operators.loop import LoopSignal
+from ontrack.operators.repeats import RepeatKind, RepeatLevel, RepeatSignal
+from ontrack.operators.stall import StallParams, StallSignal
+from ontrack.operators.strategy import StrategyParams, StrategySignal
+from ontrack.operators.transport import Alignment
+from ontrack.topics.knowledge import Provenance
+from ontrack.topics.verdicts import Authority, InterventionName, Reason, VerdictName
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What the operators say about one step; None from those that are switched off.
+
+    ``provenance`` is that of the reference aligned best, ``gate_provenance`` that of the one the
+    gate compared with: before the step they can differ. ``arguments`` is their text where reasons
+    may quote it.
+    """
+
+    seq: int
+    tool: str
+    loop: LoopSignal | None = None
+    stall: StallSignal | None = None
+    repeats: RepeatSignal | None = None
+    gain: float | None = None
+    gate: GateAnswer | None = None
+    alignment: Alignment | None = None
+    exploration: ExplorationSignal | None = None
+    strategy: StrategySignal | None = None
+    provenance: Provenance | None = None
+    gate_provenance: Provenance | None = None
+    arguments: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One operator's objection to a step.
+
+    Parameters
+    ----------
+    by_transport
+        It rests on the coupling, so it needs the converged solve.
+    wanted
+        What should happen, where that is not what the verdict's name says.
+    """
+
+    name: VerdictName
+    reason: Reason
+    evidence: tuple[int, ...]
+    authority: Authority
+    by_transport: bool = False
+    wanted: InterventionName | None = None
+
+
+_AUTHORITY = {
+    Provenance.GOLD: Authority.INTERVENE,
+    Provenance.MINED: Authority.INTERVENE,
+    Provenance.AXIOMATIC: Authority.WARN,
+    Provenance.GENERATED: Authority.INFORM,
+}
+
+
+def authority_of(provenance: Provenance | None) -> Authority:
+    """How far a verdict may go that rests on references of this provenance."""
+    return Authority.INTERVENE if provenance is None else _AUTHORITY[provenance]
+
+
+def gate_authority(answer: GateAnswer, provenance: Provenance | None) -> Authority:
+    """How far an answer of the gate may go.
+
+    Missing prerequisites are a matter of contracts; only an answer that rests on a reference alone
+    is limited by that reference's provenance.
+    """
+    if answer.best is None or any(reason.signal == "prerequisites" for reason in answer.reasons):
+        return Authority.INTERVENE
+    return authority_of(provenance)
+
+
+def of_gate(signals: Signals) -> list[Finding]:
+    """Find an irreversible call that was made although the gate would not have let it pass."""
+    if signals.gate is None or signals.gate.decision != "block":
+        return []
+    authority = gate_authority(signals.gate, signals.gate_provenance)
+    evidence = (*signals.gate.evidence, signals.seq)
+    return [
+        Finding(VerdictName.BLOCK, reason, evidence, authority) for reason in signals.gate.reasons
+    ]
+
+
+def of_exploration(params: ExplorationParams, signals: Signals) -> list[Finding]:
+    """Find what the lifecycle of a step without a place says."""
+    found, alignment = signals.exploration, signals.alignment
+    if found is None or alignment is None:
+        return []
+    authority = authority_of(signals.provenance)
+    findings: list[Finding] = []
+    if found.inversion is not None:
+        text = (
+            f"step {found.inversion} ({signals.tool}) came before the steps whose results it "
+            "needs; do those first"
+            if found.inversion == signals.seq
+            else f"step {found.inversion} came before the steps whose results it needs"
+        )
+        leaked = alignment.leakage > params.leak_threshold
+        reason = Reason(
+            signal="leakage" if leaked else "attribute_cost",
+            value=alignment.leakage if leaked else alignment.attribute_cost,
+            threshold=params.leak_threshold if leaked else params.near_cost,
+            text=text,
+        )
+        evidence = tuple(dict.fromkeys((found.inversion, signals.seq)))
+        findings.append(Finding(VerdictName.CAUSAL_INVERSION, reason, evidence, authority, True))
+    if found.off_track:
+        text = (
+            f"steps {', '.join(map(str, found.evidence[-6:]))} match nothing in any recorded "
+            "success of this task; return to the task or plan again"
+        )
+        reason = Reason(
+            signal="unresolved_mass",
+            value=found.unresolved,
+            threshold=params.orphan_budget,
+            text=text,
+        )
+        findings.append(Finding(VerdictName.OFF_TRACK, reason, found.evidence, authority, True))
+    if found.exploring:
+        reason = Reason(
+            signal="leakage",
+            value=alignment.leakage,
+            threshold=params.leak_threshold,
+            text=f"{signals.tool} has no place yet in the part of the task that is open now",
+        )
+        findings.append(Finding(VerdictName.EXPLORING, reason, (signals.seq,), authority))
+    return findings
+
+
+def of_loop(signals: Signals) -> list[Finding]:
+    """Find a call that was made before."""
+    loop = signals.loop
+    if loop is None or not loop.score > 0:
+        return []
+    times = len(loop.repeats) + 1
+    text = (
+        f"{signals.tool} was called {times} times with the same arguments "
+        f"(first at step {loop.repeats[0]}); use what it returned or try something else"
+    )
+    if signals.arguments is not None:
+        text += f"; arguments: {signals.arguments}"
+    reason = Reason(signal="loop", value=float(times), threshold=2.0, text=text)
+    evidence = (*loop.repeats[-8:], signals.seq)
+    return [Finding(VerdictName.LOOP, reason, evidence, Authority.INTERVENE)]
+
+
+def of_repeats(signals: Signals) -> list[Finding]:
+    """Find a run that goes round: a warning first, and a halt where it does not stop."""
+    repeats = signals.repeats
+    if repeats is None or repeats.level is RepeatLevel.NONE:
+        return []
+    text = repeats.text
+    if signals.arguments is not None:
+        text += f"; arguments: {signals.arguments}"
+    reason = Reason(
+        signal="repeats", value=float(repeats.count), threshold=float(repeats.threshold), text=text
+    )
+    if repeats.level is RepeatLevel.WARN:
+        return [Finding(VerdictName.WARN, reason, repeats.evidence, Authority.INTERVENE)]
+    # Other calls with the same answers are activity without progress; the same call is a loop.
+    is_stall = repeats.kind is RepeatKind.JITTER
+    name = VerdictName.STALLED if is_stall else VerdictName.LOOP
+    halt = InterventionName.HALT
+    return [Finding(name, reason, repeats.evidence, Authority.INTERVENE, wanted=halt)]
+
+
+def of_stall(params: StallParams, signals: Signals) -> list[Finding]:
+    """Find activity without progress."""
+    stall = signals.stall
+    if stall is None or not stall.stalled:
+        return []
+    text = (
+        f"the last {len(stall.since)} results say nothing new since step {stall.since[0]}; "
+        "change the approach or stop"
+    )
+    reason = Reason(
+        signal="information_gain",
+        value=signals.gain,
+        threshold=params.gain_min,
+        text=text,
+    )
+    return [Finding(VerdictName.STALLED, reason, stall.since[-8:], Authority.INTERVENE)]
+
+
+def of_strategy(params: StrategyParams, signals: Signals) -> list[Finding]:
+    """Find a run that keeps changing between known strategies."""
+    strategy = signals.strategy
+    if strategy is None or not strategy.oscillating:
+        return []
+    reason = Reason(
+        signal="strategy_switch",
+        value=float(len(strategy.changed)),
+        threshold=float(params.switches_max),
+        text=(
+            f"the run changed between known strategies {len(strategy.changed)} times in its last "
+            f"{strategy.looked_at} steps; settle on one"
+        ),
+    )
+    # The losses come from the coupling, so this too needs the converged solve.
+    authority = authority_of(signals.provenance)
+    return [Finding(VerdictName.WARN, reason, strategy.changed, authority, True)]

@@ -1,0 +1,95 @@
+"""Judging: from an alignment and the other operators' signals to one verdict.
+
+Apart from the run's step because it happens twice where an intervention would rest on the coupling:
+once on the fast path's, and again on the converged one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ontrack.operators import exploration, findings, strategy, transport, verdict
+from ontrack.operators.exploration import ExplorationParams, ExplorationState
+from ontrack.operators.findings import Finding, Signals, authority_of
+from ontrack.operators.profiles import Profile
+from ontrack.operators.references import ReferenceSet
+from ontrack.operators.strategy import StrategyState
+from ontrack.topics.knowledge import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict, and the states that led to it."""
+
+    output: verdict.VerdictOutput
+    exploration: ExplorationState
+    strategy: StrategyState
+    alignment: transport.Alignment | None
+
+
+def judge(
+    profile: Profile,
+    references: ReferenceSet | None,
+    explored: ExplorationState,
+    followed: StrategyState,
+    signals: Signals,
+    consumed: tuple[int, ...],
+    lifecycle: ExplorationParams | None,
+) -> Judged:
+    """Judge a step by its signals.
+
+    Parameters
+    ----------
+    explored, followed
+        States before the step.
+    consumed
+        Nodes whose artifacts the step has consumed.
+    lifecycle
+        Of steps without a place; None: switched off.
+    """
+    alignment = signals.alignment
+    if alignment is not None:
+        if lifecycle is not None:
+            explored, signal = exploration.step(
+                lifecycle, explored, signals.seq, alignment, consumed
+            )
+            signals = replace(signals, exploration=signal)
+        if profile.strategy is not None:
+            followed, following = strategy.step(profile.strategy, followed, signals.seq, alignment)
+            signals = replace(signals, strategy=following)
+        signals = replace(signals, provenance=provenance_of(references, alignment.best))
+    if signals.gate is not None:
+        signals = replace(signals, gate_provenance=provenance_of(references, signals.gate.best))
+    found = findings_of(profile, signals, lifecycle)
+    output = verdict.choose(found, authority_of(signals.provenance))
+    return Judged(output, explored, followed, alignment)
+
+
+def settled(lifecycle: ExplorationParams | None) -> ExplorationParams | None:
+    """Return the lifecycle's thresholds for a converged coupling."""
+    if lifecycle is None:
+        return None
+    return replace(lifecycle, leak_threshold=lifecycle.converged_leak_threshold)
+
+
+def provenance_of(references: ReferenceSet | None, best: int | None) -> Provenance | None:
+    """Return where a reference comes from."""
+    if references is None or best is None:
+        return None
+    return references.references[best].provenance
+
+
+def findings_of(
+    profile: Profile, signals: Signals, lifecycle: ExplorationParams | None
+) -> list[Finding]:
+    """Collect what all operators have found at a step."""
+    found = findings.of_gate(signals)
+    if lifecycle is not None:
+        found += findings.of_exploration(lifecycle, signals)
+    found += findings.of_loop(signals)
+    found += findings.of_repeats(signals)
+    if profile.stall is not None:
+        found += findings.of_stall(profile.stall, signals)
+    if profile.strategy is not None:
+        found += findings.of_strategy(profile.strategy, signals)
+    return found
