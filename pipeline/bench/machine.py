@@ -9,17 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def one_blas_thread() -> None:
-    """Ask BLAS for a single thread, where the environment does not ask for another number.
-
-    BLAS reads these variables as numpy is imported: later calls have no effect.
-    """
-    for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, "1")
-
 
 def machine_facts() -> dict[str, Any]:
     """Return what to quote with every figure; None where the system does not tell."""

@@ -6,7 +6,7 @@ from random import Random
 
 from ontrack.operators.run import RunState
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.fold import Record
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Step

@@ -1,18 +1,24 @@
-"""``ontrack bench``: what one step costs on this machine."""
+"""``ontrack bench``: what a step costs on this machine, and what a worker makes of it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ontrack.pipeline.bench.machine import machine_facts, one_blas_thread
-from ontrack.pipeline.cli.options import json_option
+from ontrack.pipeline.bench.machine import machine_facts
+from ontrack.pipeline.blas import one_blas_thread
+from ontrack.pipeline.cli.options import broker_option, json_option
 
 if TYPE_CHECKING:
+    from ontrack.pipeline.bench import pipeline as on_a_broker
     from ontrack.pipeline.bench.clock import Figure
+
+    AnyFigure = Figure | on_a_broker.Figure
 
 
 @click.group(name="bench")
@@ -60,42 +66,172 @@ def step(as_json: bool, seconds: float) -> None:
         _show(machine, figures)
 
 
-def _rounded(figure: Figure) -> dict[str, Any]:
+def _rounded(figure: AnyFigure) -> dict[str, Any]:
     """Return the fields; more digits than these mean nothing."""
-    fields = asdict(figure)
-    for name in ("p50_us", "p95_us", "p99_us", "events_per_s"):
-        fields[name] = round(fields[name], 1)
-    if figure.ratio is not None:
-        fields["ratio"] = round(figure.ratio, 3)
-    return fields
+    digits = {"ratio": 3}
+    return {
+        name: round(value, digits.get(name, 1)) if isinstance(value, float) else value
+        for name, value in asdict(figure).items()
+    }
 
 
 def _show(machine: dict[str, Any], figures: list[Figure]) -> None:
+    _table(
+        machine,
+        sorted(figures, key=lambda each: each.size),
+        "One step, in µs",
+        "ratio: p50 divided by the engine's at the same size",
+    )
+
+
+def _table(
+    machine: dict[str, Any],
+    figures: Sequence[AnyFigure],
+    title: str,
+    caption: str,
+    decimals_ms: int | None = None,
+) -> None:
+    """Show figures in µs, or in ms with so many decimals."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        title="One step, in µs",
-        caption="ratio: p50 divided by the engine's at the same size",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    def shown(us: float | None) -> str:
+        if us is None:
+            return ""
+        return f"{us:,.0f}" if decimals_ms is None else f"{us / 1000:,.{decimals_ms}f}"
+
+    table = Table(title=title, caption=caption, box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("name", "size"):
         table.add_column(heading, no_wrap=True)
     for heading in ("p50", "p95", "p99", "events/s", "ratio", "samples"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for figure in sorted(figures, key=lambda each: each.size):
+    for figure in figures:
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+        if figure.ratio_to not in (None, "engine"):
+            ratio += f" {figure.ratio_to}"
         table.add_row(
             figure.name,
             figure.size,
-            *(f"{value:,.0f}" for value in (figure.p50_us, figure.p95_us, figure.p99_us)),
+            *map(shown, (figure.p50_us, figure.p95_us, figure.p99_us)),
             f"{figure.events_per_s:,.0f}",
-            "" if figure.ratio is None else f"{figure.ratio:.2f}",
+            ratio,
             f"{figure.samples:,}",
         )
     console = Console()
     console.print(table)
     facts = ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None)
     console.print(facts, style="dim", highlight=False)
+
+
+@command.command(name="memory")
+@json_option
+@click.option("--runs", type=click.IntRange(min=1), default=20_000, show_default=True)
+@click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True)
+def memory(as_json: bool, runs: int, steps: int) -> None:
+    """Fold many open runs in this process; tell the highest resident size."""
+    one_blas_thread()
+    from ontrack.pipeline.bench.memory import measure
+    from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.settings import load_settings
+
+    settings = load_settings()
+    set_up_logging("warning", settings.log_json)
+    _say("memory", measure(settings, runs, steps, _note), as_json)
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _say(bench: str, figures: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"type": "figure", "bench": bench} | figures))
+        return
+    for name, value in figures.items():
+        click.echo(f"{name:>24}  {value}")
+
+
+@command.command(name="pipeline")
+@broker_option
+@json_option
+@click.option("--events", type=click.IntRange(min=100), default=20_000, show_default=True)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=8.0,
+    show_default=True,
+    help="How long events flow for the end-to-end latency.",
+)
+@click.option(
+    "--gate-rate",
+    type=click.FloatRange(min=1),
+    default=200.0,
+    show_default=True,
+    help="Events a second while the gate is asked; at most half of what the worker sustains.",
+)
+@click.option(
+    "--questions",
+    type=click.IntRange(min=10),
+    default=500,
+    show_default=True,
+    help="To the gate, over HTTP and again over topics.",
+)
+def pipeline(
+    broker: str | None,
+    as_json: bool,
+    events: int,
+    seconds: float,
+    gate_rate: float,
+    questions: int,
+) -> None:
+    """Measure a real worker on a broker, beside a bare loop and the embedded driver.
+
+    Topics and group are the command's own and deleted at the end; yours are not touched.
+    """
+    one_blas_thread()
+    import uvloop
+
+    from ontrack.pipeline.bench.pipeline import Plan, measure
+    from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.settings import load_settings
+
+    settings = load_settings(broker=broker)
+    set_up_logging("warning", settings.log_json)
+    plan = Plan(events, seconds, gate_rate, questions)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(measure(settings, plan, _note))
+    machine = machine_facts() | {"profile": settings.profile, "encoder": settings.encoder}
+    if as_json:
+        click.echo(json.dumps({"type": "machine"} | machine))
+        for figure in figures:
+            click.echo(json.dumps({"type": "figure", "bench": "pipeline"} | _rounded(figure)))
+    else:
+        _table(
+            machine,
+            figures,
+            "One worker on one broker, times in ms",
+            "ratio: events/s divided by those of the row named beside it",
+            decimals_ms=2,
+        )
+
+
+@command.command(name="recovery")
+@broker_option
+@json_option
+@click.option("--runs", type=click.IntRange(min=1), default=2000, show_default=True)
+@click.option("--steps", type=click.IntRange(min=2), default=40, show_default=True)
+def recovery(broker: str | None, as_json: bool, runs: int, steps: int) -> None:
+    """Kill a worker that has many open runs; tell when it is ready again.
+
+    On topics of its own, which are removed afterwards.
+    """
+    one_blas_thread()
+    from ontrack.pipeline.bench.recovery import measure
+    from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.settings import load_settings
+
+    settings = load_settings(broker=broker)
+    set_up_logging("warning", settings.log_json)
+    for found in asyncio.run(measure(settings, runs, steps, _note)):
+        _say("recovery", {"runs": runs, "steps": steps} | asdict(found), as_json)
