@@ -54,7 +54,11 @@ class LocalBroker:
 
     def kill(self) -> None:
         """Kill it as a crash would: nothing is flushed, nobody is told."""
-        os.kill(int(self._run("status").split()[-1]), signal.SIGKILL)
+        os.kill(self.pid(), signal.SIGKILL)
+
+    def pid(self) -> int:
+        """Process id of the broker, which must run."""
+        return int(self._run("status").split()[-1])
 
     def _run(self, command: str, *options: str) -> str:
         done = subprocess.run(

@@ -56,6 +56,7 @@ class WorkerProcess:
     name: str = "w0"
     port: int = field(default_factory=free_port)
     more: dict[str, str] = field(default_factory=dict)
+    prelude: str = ""  # lines of Python that the process runs first
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -75,7 +76,7 @@ class WorkerProcess:
             [
                 sys.executable,
                 "-c",
-                "from ontrack.pipeline.cli import main; main()",
+                f"{self.prelude}from ontrack.pipeline.cli import main; main()",
                 "worker",
                 f"--broker={self.settings.broker}",
                 f"--instance={self.name}",
@@ -92,8 +93,8 @@ class WorkerProcess:
     def log(self) -> Path:
         return self.directory / f"{self.name}.log"
 
-    def wait_ready(self) -> None:
-        deadline = time.monotonic() + WAIT_S
+    def wait_ready(self, wait_s: float = WAIT_S) -> None:
+        deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
             assert self.process is not None
             if self.process.poll() is not None:
@@ -168,7 +169,9 @@ async def read_all(settings: Settings, topic: str) -> list[ConsumerRecord]:
         await consumer.stop()
 
 
-async def wait_for(settings: Settings, topic: str, count: int, wait_s: float = WAIT_S) -> list:
+async def wait_for(
+    settings: Settings, topic: str, count: int, wait_s: float = WAIT_S
+) -> list[ConsumerRecord]:
     """Wait until that many different ids stand on a topic; return its messages."""
     deadline = time.monotonic() + wait_s
     while True:

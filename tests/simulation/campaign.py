@@ -12,13 +12,13 @@ import base64
 import json
 import logging
 import random
-import signal
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
@@ -32,8 +32,17 @@ from ontrack.pipeline.kafka.sender import send_knowledge
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, load_stream, references
 from ontrack.topics import codecs
-from tests.broker import TEST_SETTINGS, LocalBroker
-from tests.pipeline.fleet import WorkerProcess, read_all
+from tests.broker import LocalBroker
+from tests.pipeline.fleet import read_all
+from tests.simulation.stage import (
+    FULL,
+    PARTITIONS,
+    SCENARIOS,
+    SHORT,
+    Size,
+    Stage,
+    make_workers,
+)
 
 JUNK = (
     b"\xff\xfe\x00 not json",
@@ -42,89 +51,11 @@ JUNK = (
     b'{"type":"step","run_id":7,"tool":"t"}',
     b'{"type":"lunch","run_id":"x"}',
     b'["step"]',
+    b'{"type":"step","run_id":"deep","tool":"t","args":{"a":%b}}' % (b"[" * 80 + b"]" * 80),
+    b'{"type":"step","run_id":"nan","tool":"t","cost_usd":-Infinity}',
+    b"",
 )
 Pair = tuple[bytes, bytes]
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is streamed, how fast, and how often it is disturbed."""
-
-    runs: int
-    rate: float
-    junk: int
-    disturbances: int
-    workers: int = 2
-    wait_s: float = 180.0
-
-
-FULL = Size(runs=2000, rate=400.0, junk=10_000, disturbances=20)
-SHORT = Size(runs=60, rate=90.0, junk=200, disturbances=3)
-
-
-@dataclass
-class Stage:
-    """What a disturbance can get its hands on."""
-
-    broker: LocalBroker
-    workers: list[WorkerProcess]
-    random: random.Random
-    size: Size
-    done: list[str] = field(default_factory=list)
-
-    async def kill_a_worker(self) -> None:
-        worker = self.random.choice(self.workers)
-        await asyncio.to_thread(worker.kill)
-        await asyncio.sleep(self.random.uniform(0.0, 1.0))
-        await asyncio.to_thread(worker.start)
-        self.done.append(f"kill -9 {worker.name}")
-
-    async def stop_a_worker(self) -> None:
-        worker = self.random.choice(self.workers)
-        await asyncio.to_thread(worker.stop)
-        await asyncio.to_thread(worker.start)
-        self.done.append(f"stop {worker.name}")
-
-    async def pause_a_worker(self) -> None:
-        """Longer than its session: the others take over, and it comes back not knowing."""
-        process = self.random.choice(self.workers).process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(12.0)
-        process.send_signal(signal.SIGCONT)
-        self.done.append("pause 12 s")
-
-    async def restart_the_broker(self) -> None:
-        await asyncio.to_thread(self.broker.stop)
-        await asyncio.to_thread(self.broker.start, TEST_SETTINGS)
-        self.done.append("broker stopped and started")
-
-    async def kill_the_broker(self) -> None:
-        await asyncio.to_thread(self.broker.kill)
-        await asyncio.to_thread(self.broker.start, TEST_SETTINGS)
-        self.done.append("broker killed")
-
-    async def add_and_remove_a_worker(self) -> None:
-        """A third worker joins under load, and leaves without a word."""
-        last = self.workers[-1]
-        third = WorkerProcess(last.settings, last.directory, name=f"extra{len(self.done)}")
-        await asyncio.to_thread(third.start)
-        await asyncio.sleep(6.0)
-        await asyncio.to_thread(third.kill)
-        self.done.append("worker joined and was killed")
-
-
-Disturbance = Callable[[Stage], Awaitable[None]]
-SCENARIOS: dict[str, tuple[Disturbance | None, int]] = {
-    # name: (what happens, how often as a share of size.disturbances: 1 = all, 0 = once)
-    "undisturbed": (None, 0),
-    "kill -9 of workers": (Stage.kill_a_worker, 1),
-    "workers stopped": (Stage.stop_a_worker, 1),
-    "a worker comes and goes": (Stage.add_and_remove_a_worker, 0),
-    "worker paused past its session": (Stage.pause_a_worker, 0),
-    "broker stopped and started": (Stage.restart_the_broker, 0),
-    "broker killed": (Stage.kill_the_broker, 0),
-}
 
 
 @dataclass(frozen=True)
@@ -159,9 +90,16 @@ def make_pairs(size: Size, seed: int) -> list[Pair]:
     return pairs
 
 
-def expected_outputs(settings: Settings, pairs: list[Pair]) -> dict[str, bytes]:
+@lru_cache
+def stream(size: Size, seed: int) -> tuple[list[Pair], dict[str, bytes]]:
+    """Messages to send, and what must come of them; the same for every scenario."""
+    pairs = make_pairs(size, seed)
+    return pairs, expected_outputs(pairs)
+
+
+def expected_outputs(pairs: list[Pair]) -> dict[str, bytes]:
     """Outputs by id of an undisturbed fold in this process, dead letters aside."""
-    monitor = EmbeddedMonitor(settings, references(), contracts())
+    monitor = EmbeddedMonitor(Settings(encoder="hashing"), references(), contracts())
     found: dict[str, bytes] = {}
     for _, value in pairs:
         for output in monitor.feed_bytes(value):
@@ -195,18 +133,20 @@ async def send(settings: Settings, pairs: list[Pair], rate: float) -> None:
 async def run_scenario(name: str, seed: int, size: Size, directory: Path) -> Row:
     """Stream, disturb, wait, compare."""
     began = time.monotonic()
-    disturb, share = SCENARIOS[name]
-    pairs = make_pairs(size, seed)
+    scenario = SCENARIOS[name]
+    pairs, expected = await asyncio.to_thread(stream, size, seed)
     broker = LocalBroker(directory / "kafka")
     settings = Settings(
-        broker=broker.start(), topic_prefix="f.", group="f", encoder="hashing", partitions=4
+        broker=broker.start(),
+        topic_prefix="f.",
+        group="f",
+        encoder="hashing",
+        partitions=PARTITIONS,
     )
-    more = {"ONTRACK_CHECKPOINT_EVENTS": "300"}
-    workers = [
-        WorkerProcess(settings, directory, name=f"w{number}", more=more)
-        for number in range(size.workers)
-    ]
-    stage = Stage(broker, workers, random.Random(seed), size)
+    workers = make_workers(settings, directory)
+    stage = Stage(broker, workers, random.Random(seed), directory)
+    if scenario.prepare is not None:
+        scenario.prepare(stage)
     try:
         await create_topics(settings)
         await send_knowledge(settings, references(), contracts())
@@ -214,16 +154,18 @@ async def run_scenario(name: str, seed: int, size: Size, directory: Path) -> Row
             worker.start()
         for worker in workers:
             await asyncio.to_thread(worker.wait_ready)
-        sending = asyncio.create_task(send(settings, pairs, size.rate))
-        times = size.disturbances if share else 1
-        span = len(pairs) / size.rate
-        for _ in range(times if disturb is not None else 0):
-            assert disturb is not None
-            await asyncio.sleep(stage.random.uniform(0.3, 1.0) * span / (times + 1))
-            await disturb(stage)
+        times = size.disturbances if scenario.often else 1
+        span_s = max(times * scenario.span_s, len(pairs) / size.rate)
+        sending = asyncio.create_task(send(settings, pairs, len(pairs) / span_s))
+        if scenario.disturb is not None:
+            # At times that the seed chooses, within those that the stream takes.
+            for _ in range(times):
+                calm = 0.1 if scenario.span_s else 1.0
+                await asyncio.sleep(stage.random.uniform(0.3, 1.0) * calm * span_s / (times + 1))
+                await scenario.disturb(stage)
         await sending
-        expected = expected_outputs(settings, pairs)
-        return await _compare(name, began, stage, settings, expected, pairs)
+        Console(stderr=True).print("; ".join(stage.done) or "nothing was disturbed")
+        return await _compare(name, began, stage, settings, expected, pairs, size.wait_s)
     finally:
         for worker in workers:
             worker.kill()
@@ -237,10 +179,12 @@ async def _compare(
     settings: Settings,
     expected: dict[str, bytes],
     pairs: list[Pair],
+    wait_s: float,
 ) -> Row:
     topics = topics_of(settings)
     junk = Counter(value for key, value in pairs if key.startswith(b"junk"))
-    deadline = time.monotonic() + stage.size.wait_s
+    deadline = time.monotonic() + wait_s
+    before = -1
     while True:
         found: dict[str, set[bytes]] = {}
         count = 0
@@ -248,30 +192,38 @@ async def _compare(
             for message in await read_all(settings, spec.name):
                 found.setdefault(json.loads(message.value)["id"], set()).add(message.value)
                 count += 1
-        letters = {
-            letter["id"]: base64.b64decode(letter["value_base64"])
-            for letter in (
-                json.loads(message.value)
-                for message in await read_all(settings, topics.dead_letters.name)
-            )
-        }
+        letters: dict[str, set[bytes]] = {}
+        for message in await read_all(settings, topics.dead_letters.name):
+            letters.setdefault(json.loads(message.value)["id"], set()).add(message.value)
         lost = Counter(junk)
-        lost.subtract(letters.values())
+        lost.subtract(
+            base64.b64decode(json.loads(min(bodies))["value_base64"]) for bodies in letters.values()
+        )
         missing = expected.keys() - found.keys()
-        if (not missing and not any(lost.values())) or time.monotonic() > deadline:
+        is_complete = not missing and not any(lost.values())
+        is_quiet = count == before  # what is wrong to say may be said after all that is right
+        before = count
+        if (is_complete and is_quiet) or time.monotonic() > deadline:
             break
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)
     return Row(
         scenario=name,
         events=len(pairs),
         disturbances=len(stage.done),
         missing=len(missing),
         unexpected=len(found.keys() - expected.keys()),
-        conflicting=sum(values != {expected.get(key)} for key, values in found.items()),
+        conflicting=sum(values != {expected.get(key)} for key, values in found.items())
+        + sum(len(bodies) > 1 for bodies in letters.values()),
         junk_unaccounted=sum(map(abs, lost.values())),
         repeated=count - len(found),
         seconds=round(time.monotonic() - began, 1),
     )
+
+
+def _keep_logs(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for log in source.glob("*.log"):
+        shutil.copy(log, target)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -279,24 +231,45 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="small streams, for a quick look")
+    parser.add_argument("--rate", type=float, help="messages a second; slower or faster streams")
+    parser.add_argument("--runs", type=int, help="runs streamed in each scenario")
+    parser.add_argument("--junk", type=int, help="malformed messages mixed in")
+    parser.add_argument("--wait", type=float, help="seconds to wait for what is missing")
+    parser.add_argument("--logs", type=Path, help="keep the workers' logs in this folder")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="these scenarios alone")
     given = parser.parse_args(arguments)
     size = SHORT if given.short else FULL
+    size = replace(
+        size,
+        rate=given.rate or size.rate,
+        runs=given.runs or size.runs,
+        junk=size.junk if given.junk is None else given.junk,
+        wait_s=given.wait or size.wait_s,
+    )
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a broker that is away is the point
     table = Table(title=f"fault campaign, seed {given.seed}, {size.runs} runs a scenario")
     names = ("scenario", "events", "disturbances", "missing", "unexpected", "conflicting")
     for column in (*names, "junk unaccounted", "repeated", "seconds", ""):
         table.add_column(column, justify="left" if column in ("scenario", "") else "right")
-    rows = []
+    sound = True
     for name in given.only or SCENARIOS:
         with tempfile.TemporaryDirectory(prefix="ontrack-faults-") as folder:
-            row = asyncio.run(run_scenario(name, given.seed, size, Path(folder)))
-        rows.append(row)
+            try:
+                row = asyncio.run(run_scenario(name, given.seed, size, Path(folder)))
+            except Exception as error:  # noqa: BLE001 (the other scenarios are run all the same)
+                Console(stderr=True).print_exception()
+                table.add_row(name, *[""] * 8, f"FAILED: {type(error).__name__}")
+                sound = False
+                continue
+            finally:
+                if given.logs is not None:
+                    _keep_logs(Path(folder), given.logs / name.replace(" ", "-"))
+        sound &= row.ok
         cells = [getattr(row, item) for item in row.__dataclass_fields__]
         table.add_row(*map(str, cells), "ok" if row.ok else "FAILED")
         Console(stderr=True).print(f"{name}: {'ok' if row.ok else 'FAILED'} ({row.seconds} s)")
     Console(width=150).print(table)
-    return 0 if all(row.ok for row in rows) else 1
+    return 0 if sound else 1
 
 
 if __name__ == "__main__":

@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from tests.broker import LocalBroker
-from tests.simulation.campaign import SHORT, run_scenario
+from tests.simulation.campaign import run_scenario
+from tests.simulation.stage import SHORT
 
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     "name",
-    ["kill -9 of workers", "a worker comes and goes", "broker killed"],
+    [
+        "kill -9 of workers",
+        "one of three workers lost, one added",
+        "broker killed",
+        "everything in turn",
+    ],
 )
-def test_whatever_is_killed_the_verdicts_are_those_of_an_undisturbed_run(
+def test_whatever_happens_the_verdicts_are_those_of_an_undisturbed_run(
     name: str, tmp_path: Path, own_broker: LocalBroker
 ) -> None:
     own_broker.stop()  # only to learn whether a broker can be had: each scenario starts its own
