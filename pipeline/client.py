@@ -32,7 +32,7 @@ from ontrack.topics.events import (
     Step,
 )
 from ontrack.topics.knowledge import Effect, ToolContract
-from ontrack.topics.verdicts import Output
+from ontrack.topics.verdicts import Decision, Output
 
 _log = structlog.get_logger(__name__)
 
@@ -67,6 +67,9 @@ class Channel(Protocol):
     async def redeem(self, answer: GateAnswer) -> Refusal | None:
         """Use a decision; raises NoAnswer."""
 
+    def record(self, decision: Decision) -> None:
+        """Put a decision of this side's policy on record; returns at once."""
+
     def contracts(self) -> Iterable[ToolContract]:
         """Return the contracts that are known on this side."""
 
@@ -75,7 +78,8 @@ class Monitor:
     """One run of an agent under the monitor's eyes.
 
     ``async with`` begins the run and ends it: with success, or with failure where an exception
-    passes through (cancelled where the task was). Steps are numbered here.
+    passes through (cancelled where the task was). Steps are numbered here. What the setting
+    ``redact`` names is replaced by digests before anything leaves this process.
 
     Parameters
     ----------
@@ -98,6 +102,22 @@ class Monitor:
         Number of the next step.
     settings
         Instead of those from ``ontrack.toml`` and ``ONTRACK_…`` variables.
+
+    Examples
+    --------
+    >>> from ontrack.topics.knowledge import ToolContract
+    >>> pay = ToolContract(name="pay", effect="destructive", consumes=("args.order",))
+    >>> find = ToolContract(name="find", effect="read", produces=("result.order",))
+    >>> settings = Settings(encoder="hashing")
+    >>> monitor = EmbeddedMonitor(settings, contracts=[pay, find])
+    >>> async def refund() -> None:
+    ...     async with Monitor(embedded=monitor, run_id="r-1", settings=settings) as run:
+    ...         early = await run.check("pay", {"order": "ord-12345"})
+    ...         (verdict,) = await run.step("find", result={"order": "ord-12345"})
+    ...         answer = await run.check("pay", {"order": "ord-12345"})
+    ...         print(early.decision, verdict.verdict, answer.decision, await run.redeem(answer))
+    >>> asyncio.run(refund())
+    block OK allow None
     """
 
     def __init__(
@@ -130,6 +150,7 @@ class Monitor:
         }
         self._deadline_ms = found.gate_deadline_ms if deadline_ms is None else deadline_ms
         self._policy = GatePolicy.of(found.gate_fail_open if fail_open is None else fail_open)
+        self._redaction = found.redaction
         self._channel: Channel
         if embedded is not None:
             self._channel = EmbeddedChannel(embedded, found.gate_decision_ttl_s)
@@ -191,7 +212,8 @@ class Monitor:
         """Ask whether a call may run, before it does.
 
         Returns within the deadline: where the gate does not answer, the policy decides by the
-        tool's effect class (``decided_by`` tells).
+        tool's effect class (``decided_by`` tells). That decision goes to the decisions topic, too;
+        embedded, the next :meth:`step` or :meth:`end` returns it.
 
         Raises
         ------
@@ -201,6 +223,8 @@ class Monitor:
             The run has ended.
         InvalidEvent
             The call cannot be read: too large, nested too deep.
+        InvalidSettings
+            The gate asks for another token.
         """
         limit_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         proposal = Proposal(
@@ -211,12 +235,13 @@ class Monitor:
             args=args or {},
             call_id=call_id,
         )
+        proposal = self._redaction.plainly(proposal)
         try:
             if limit_ms <= 0:
                 raise NoAnswer("no time was given to the monitor")
             async with asyncio.timeout(limit_ms / 1000):
                 answer = await self._channel.ask(proposal, limit_ms / 1000)
-            if answer.decided_by == "monitor":
+            if answer.effect != Effect.UNKNOWN.value:
                 self._effects[tool] = answer.effect
         except TimeoutError:
             answer = self._without_monitor(proposal, "the gate did not answer in time")
@@ -251,8 +276,9 @@ class Monitor:
     ) -> tuple[Output, ...]:
         """Report a call that has run.
 
-        Returns once the event is safe in Kafka. Embedded, returns what the monitor says about it;
-        over Kafka that comes on the topics, and the tuple is empty.
+        Returns once the event is safe in Kafka. Embedded, returns what the monitor says about it,
+        after what the policy has decided in its place since the last event; over Kafka that comes
+        on the topics, and the tuple is empty.
 
         Parameters
         ----------
@@ -275,7 +301,7 @@ class Monitor:
             **more,
         )
         self._next_seq += 1
-        return await self._channel.send(event)
+        return await self._channel.send(self._redaction.plainly(event))
 
     async def end(
         self, outcome: Outcome, *, reward: float | None = None, reason: str | None = None
@@ -284,14 +310,16 @@ class Monitor:
         if self._is_over:
             return ()
         self._is_over = True
-        return await self._channel.send(
-            RunEnded(**self._identity, time=_now(), outcome=outcome, reward=reward, reason=reason)
-        )
+        end = RunEnded(**self._identity, time=_now(), outcome=outcome, reward=reward, reason=reason)
+        return await self._channel.send(self._redaction.plainly(end))
 
     def _without_monitor(self, proposal: Proposal, why: str) -> GateAnswer:
         _log.warning("gate_silent", run_id=proposal.run_id, tool=proposal.tool, why=why)
         effect = self._effects.get(proposal.tool, Effect.UNKNOWN.value)
-        decision = self._policy.decide(_STAMP, proposal, effect, self._next_seq, why)
+        decision = self._policy.decide(
+            _STAMP, proposal, effect, self._next_seq, why, suffix="client:policy"
+        )
+        self._channel.record(decision)
         return GateAnswer.of(decision, "policy")
 
 
@@ -301,6 +329,7 @@ class EmbeddedChannel:
     def __init__(self, monitor: EmbeddedMonitor, ttl_s: float) -> None:
         self._monitor = monitor
         self._tickets = Tickets(ttl_s)
+        self._recorded: list[Decision] = []
 
     async def open(self) -> None:
         """Nothing to connect."""
@@ -309,8 +338,9 @@ class EmbeddedChannel:
         """Nothing to disconnect; the monitor belongs to the caller."""
 
     async def send(self, event: Event) -> tuple[Output, ...]:
-        """Fold the event."""
-        return tuple(self._monitor.feed(event))
+        """Fold the event; what the policy has decided since the last one comes first."""
+        recorded, self._recorded = self._recorded, []
+        return (*recorded, *self._monitor.feed(event))
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that it would get over HTTP."""
@@ -321,6 +351,10 @@ class EmbeddedChannel:
     async def redeem(self, answer: GateAnswer) -> Refusal | None:
         """Use a decision of this run."""
         return self._tickets.redeem(answer.id, answer.run_id, answer.call_sha256)
+
+    def record(self, decision: Decision) -> None:
+        """Keep a decision for the next event's outputs."""
+        self._recorded.append(decision)
 
     def contracts(self) -> Iterable[ToolContract]:
         """Return the monitor's contracts."""

@@ -16,7 +16,8 @@ from ontrack.topics.verdicts import Authority, Decision, Reason
 
 TICKETS_MAX = 65_536
 
-Refusal = Literal["unknown", "other_call", "used", "expired"]
+Refusal = Literal["unknown", "other_call", "used", "expired", "full"]
+DecidedBy = Literal["monitor", "policy"]
 
 
 class NoAnswer(OnTrackError):
@@ -31,7 +32,7 @@ class GateAnswer(Decision):
     nothing to redeem. ``stale``: the step before this call had not reached the monitor yet.
     """
 
-    decided_by: Literal["monitor", "policy"] = "monitor"
+    decided_by: DecidedBy = "monitor"
     expires_in_s: float | None = None
     stale: bool = False
 
@@ -44,7 +45,7 @@ class GateAnswer(Decision):
     def of(
         cls,
         decision: Decision,
-        decided_by: Literal["monitor", "policy"],
+        decided_by: DecidedBy,
         expires_in_s: float | None = None,
         stale: bool = False,
     ) -> GateAnswer:
@@ -69,19 +70,33 @@ class GatePolicy:
         """Make a policy of the setting ``gate_fail_open``."""
         return cls(frozenset(fail_open))
 
-    def decide(self, stamp: Stamp, proposal: Proposal, effect: str, seq: int, why: str) -> Decision:
+    def decide(
+        self,
+        stamp: Stamp,
+        proposal: Proposal,
+        effect: str,
+        seq: int,
+        why: str,
+        suffix: str = "policy",
+    ) -> Decision:
         """Decide without the monitor.
 
         Its id ends in ``:policy``: the monitor may have given the same call another answer.
 
         Parameters
         ----------
+        stamp
+            Who decides.
+        proposal
+            The call.
         effect
             The tool's effect class, ``unknown`` without a contract.
         seq
             The step's number where the proposal has none.
         why
             Why the monitor does not answer, as the beginning of a sentence.
+        suffix
+            What the id ends in.
         """
         passes = effect in self.fail_open
         done = "pass" if passes else "are blocked"
@@ -89,7 +104,7 @@ class GatePolicy:
         sha = call_sha256(proposal.tool, proposal.args)
         number = seq if proposal.seq is None else proposal.seq
         return Decision(
-            id=f"{proposal.run_id}:{number}:{sha[:12]}:policy",
+            id=f"{proposal.run_id}:{number}:{sha[:12]}:{suffix}",
             run_id=proposal.run_id,
             seq=number,
             task_id=proposal.task_id,
@@ -105,23 +120,26 @@ class GatePolicy:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ticket:
     run_id: str
     call_sha256: str
     expires: float
-    used: bool = False
 
 
 class Tickets:
     """Decisions that let a call pass, each to be redeemed once, soon, and for that call only.
+
+    Used ones are kept apart: neither a flood of questions nor a block in between may make room for
+    a second use.
 
     Parameters
     ----------
     ttl_s
         How long one may be redeemed, in seconds.
     kept_max
-        Tickets kept; the oldest go first, and what is gone cannot be redeemed.
+        Tickets kept that nobody has used; the oldest go first, and what is gone cannot be redeemed.
+        As many used ones are kept until they have run out; beyond that nothing is redeemed.
     clock
         Seconds, monotonic.
     """
@@ -135,13 +153,14 @@ class Tickets:
         self._ttl_s = ttl_s
         self._kept_max = kept_max
         self._clock = clock
-        self._tickets: OrderedDict[str, _Ticket] = OrderedDict()
+        self._open: OrderedDict[str, _Ticket] = OrderedDict()
+        self._used: OrderedDict[str, _Ticket] = OrderedDict()
 
     def __contains__(self, decision_id: str) -> bool:
-        return decision_id in self._tickets
+        return decision_id in self._open or decision_id in self._used
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._open) + len(self._used)
 
     def note(self, decision: Decision) -> float | None:
         """Keep a decision; return the seconds for which it may be redeemed, None for a block.
@@ -150,31 +169,44 @@ class Tickets:
         been used stays used for as long as it would have lasted (0 is returned): asking again does
         not make the same call of the same step run twice.
         """
-        if decision.decision == "block":
-            self._tickets.pop(decision.id, None)
-            return None
         now = self._clock()
-        known = self._tickets.get(decision.id)
-        if known is not None and known.used and now < known.expires:
-            return 0.0
-        self._tickets[decision.id] = _Ticket(
-            decision.run_id, decision.call_sha256, now + self._ttl_s
-        )
-        self._tickets.move_to_end(decision.id)
-        while len(self._tickets) > self._kept_max:
-            self._tickets.popitem(last=False)
+        self._forget_used(now)
+        if decision.decision == "block":
+            self._open.pop(decision.id, None)
+            return None
+        used = self._used.get(decision.id)
+        if used is not None:
+            if now < used.expires:
+                return 0.0
+            del self._used[decision.id]
+        self._open[decision.id] = _Ticket(decision.run_id, decision.call_sha256, now + self._ttl_s)
+        self._open.move_to_end(decision.id)
+        if len(self._open) > self._kept_max:
+            self._open.popitem(last=False)
         return self._ttl_s
 
     def redeem(self, decision_id: str, run_id: str, sha256: str) -> Refusal | None:
         """Use a ticket; None if that is fine, else why not."""
-        ticket = self._tickets.get(decision_id)
+        now = self._clock()
+        self._forget_used(now)
+        ticket = self._open.get(decision_id) or self._used.get(decision_id)
         if ticket is None:
             return "unknown"
         if (ticket.run_id, ticket.call_sha256) != (run_id, sha256):
             return "other_call"
-        if ticket.used:
+        if decision_id in self._used:
             return "used"
-        if self._clock() >= ticket.expires:
+        if now >= ticket.expires:
             return "expired"
-        ticket.used = True
+        if len(self._used) >= self._kept_max:
+            return "full"
+        self._used[decision_id] = self._open.pop(decision_id)
         return None
+
+    def _forget_used(self, now: float) -> None:
+        """Forget used tickets that have run out, in the order of their use."""
+        while self._used:
+            first = next(iter(self._used))
+            if now < self._used[first].expires:
+                return
+            del self._used[first]

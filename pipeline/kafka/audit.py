@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 
 import structlog
 
+from ontrack.pipeline.gate import DecidedBy
 from ontrack.pipeline.kafka.emitter import Emitter, Message
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER
+from ontrack.pipeline.kafka.wire import DECIDED_BY_HEADER
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue
-from ontrack.topics.errors import BrokerUnavailable
 from ontrack.topics.verdicts import Decision
 
 _log = structlog.get_logger(__name__)
@@ -25,12 +26,14 @@ FLUSH_S_MAX = 3.0
 
 
 def audit_message(
-    topics: Catalogue, partition: int, decision: Decision, answered: int | None
+    topics: Catalogue, partition: int, decision: Decision, by: DecidedBy, answered: int | None
 ) -> Message:
     """Address a decision that answers no message.
 
     Parameters
     ----------
+    by
+        Who has decided; it stands in a header.
     answered
         Offset of the last proposal on the topic whose answer is safe: the next owner reads from
         the last decisions where it stands, and these may all be answers over HTTP. None where the
@@ -42,6 +45,7 @@ def audit_message(
         event_type=codecs.event_type(decision),
         time=datetime.now(UTC),
     )
+    headers = [*headers, (DECIDED_BY_HEADER, by.encode())]
     if answered is not None:
         place = f"{topics.proposals.name}:{partition}:{answered}".encode()
         headers = [*headers, (ANSWERED_HEADER, place)]
@@ -73,6 +77,7 @@ class Audit:
         self._failed = failed
         self._waiting_max = waiting_max
         self._waiting: deque[Message] = deque()
+        self._sending = 0
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -93,13 +98,25 @@ class Audit:
         _, late = await asyncio.wait([self._task], timeout=FLUSH_S_MAX)
         if late:
             self._task.cancel()
-            self._metrics.audit_dropped.inc(len(self._waiting))
-            _log.warning("audit_records_dropped", records=len(self._waiting))
+            await asyncio.wait([self._task])
+            _log.warning("audit_records_dropped", records=self._drop_all())
 
     async def _send(self) -> None:
         try:
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-                await self._emitter.emit(batch)
-        except BrokerUnavailable as error:
+                self._sending = min(BATCH_MAX, len(self._waiting))
+                await self._emitter.emit([self._waiting.popleft() for _ in range(self._sending)])
+                self._sending = 0
+        except Exception as error:  # noqa: BLE001
+            # Decisions that nobody can trace are not given for long: this stops the worker.
+            self._closed = True
+            _log.error("audit_failed", error=type(error).__name__, records=self._drop_all())
             await self._failed(error)
+
+    def _drop_all(self) -> int:
+        """Give up what waits and what was being sent; count and return it."""
+        dropped = len(self._waiting) + self._sending
+        self._waiting.clear()
+        self._sending = 0
+        self._metrics.audit_dropped.inc(dropped)
+        return dropped

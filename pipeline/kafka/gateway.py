@@ -7,6 +7,7 @@ time the policy does. Arguments of calls are never logged here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,29 +15,32 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import structlog
-from aiokafka.errors import KafkaError
 
 from ontrack.operators.gate import effect_of
 from ontrack.pipeline.fold import Fold, PartitionState
-from ontrack.pipeline.gate import GateAnswer, GatePolicy, Tickets
+from ontrack.pipeline.gate import DecidedBy, GateAnswer, GatePolicy, Tickets
 from ontrack.pipeline.kafka import wire
 from ontrack.pipeline.kafka.audit import audit_message
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.peers import PeerUnreachable
+from ontrack.pipeline.kafka.refresher import Refresher
 from ontrack.pipeline.kafka.wire import Reply
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue
-from ontrack.topics.errors import BrokerUnavailable, EventAfterEnd, InvalidEvent
+from ontrack.topics.errors import (
+    EventAfterEnd,
+    InvalidEvent,
+    InvalidSnapshot,
+)
 from ontrack.topics.events import Proposal
 from ontrack.topics.verdicts import Decision
 
 _log = structlog.get_logger(__name__)
 
 POLL_S = 0.002
-_PASSED_BACK = frozenset({200, 400, 409, 413})
-
+REDEEM_S_MIN = 1.0  # nothing runs before the answer, so there is no deadline to hold
 Way = Literal["local", "forwarded", "policy"]
 
 
@@ -124,15 +128,13 @@ class Gateway:
         self._fold = fold
         self._owners = owners
         self._directory = directory
-        self._refresh = refresh
+        self._refresher = Refresher(refresh)
         self._publish = publish
         self._post = post
         self._metrics = metrics
         self._clock = clock
         self._policy = GatePolicy.of(settings.gate_fail_open)
         self._tickets = Tickets(settings.gate_decision_ttl_s, clock=clock)
-        self._last_refresh: asyncio.Task[None] | None = None
-        self._next_refresh: asyncio.Task[None] | None = None
 
     async def ask(self, raw: bytes, forwarded: str | None = None) -> Reply:
         """Answer a gate request.
@@ -147,14 +149,16 @@ class Gateway:
         """
         began = self._clock()
         try:
-            proposal = codecs.decode_proposal(raw, self._settings.limits).event
+            decoded = codecs.decode_proposal(raw, self._settings.limits).event
+            # Before anything looks at it: the policy's records, too, must not tell of it.
+            proposal = self._fold.redaction.event(decoded)
             given = wire.deadline_in(raw) if forwarded is None else wire.deadline(forwarded)
             deadline_ms = self._settings.gate_deadline_ms if given is None else given
         except InvalidEvent as error:
             return self._refused(error)
         asked = _Asked(
             proposal,
-            raw,
+            codecs.encode(proposal) if self._fold.redaction else raw,
             began,
             began + deadline_ms / 1000,
             forwarded is not None,
@@ -171,8 +175,8 @@ class Gateway:
                 way, reply = "local", Reply(200, codecs.encode(answer))
                 said = answer.decision
             else:
-                reply = await self._pass_on(asked, url + wire.GATE_PATH)
-                way, said = "forwarded", wire.decision_in(reply)
+                reply, said = await self._pass_on(asked, url + wire.GATE_PATH)
+                way = "forwarded"
         except EventAfterEnd as error:
             return self._refused(error)
         except _NoAnswer as silence:
@@ -192,19 +196,9 @@ class Gateway:
         except InvalidEvent as error:
             return wire.refusal(error)
         partition = self._directory.partition_of(wanted.run_id)
-        is_here = wanted.decision_id in self._tickets or partition in self._owners
-        if not is_here and not forwarded:
-            url = None if partition is None else self._directory.url_of(partition)
-            timeout_s = max(0.001, self._settings.gate_deadline_ms / 1000)
-            try:
-                if url is None:
-                    raise PeerUnreachable("owner not known")
-                headers = {wire.FORWARDED_HEADER: str(self._settings.gate_deadline_ms)}
-                return await self._post(url + wire.REDEEM_PATH, raw, headers, timeout_s)
-            except PeerUnreachable as error:
-                _log.warning("redeem_not_passed_on", partition=partition, problem=str(error))
-                self._metrics.gate_redeemed.labels("unreachable").inc()
-                return wire.json_reply(503, {"ok": False, "why": "unreachable"})
+        is_ours = partition is not None and self._is_ours(partition)
+        if wanted.decision_id not in self._tickets and not is_ours and not forwarded:
+            return await self._redeem_elsewhere(raw, partition)
         why = self._tickets.redeem(wanted.decision_id, wanted.run_id, wanted.call_sha256)
         self._metrics.gate_redeemed.labels(why or "ok").inc()
         return (
@@ -213,14 +207,30 @@ class Gateway:
             else wire.json_reply(409, {"ok": False, "why": why})
         )
 
+    async def _redeem_elsewhere(self, raw: bytes, partition: int | None) -> Reply:
+        """Pass a redemption on; only the owner's own word allows."""
+        url = None if partition is None else self._directory.url_of(partition)
+        timeout_s = max(REDEEM_S_MIN, self._settings.gate_deadline_ms / 1000)
+        try:
+            if url is None:
+                raise PeerUnreachable("owner not known")
+            headers = {wire.FORWARDED_HEADER: f"{timeout_s * 1000:.3f}"}
+            reply = await self._post(url + wire.REDEEM_PATH, raw, headers, timeout_s)
+            if not wire.is_redemption_result(reply):
+                raise PeerUnreachable(f"status {reply.status} without a result")
+            return reply
+        except PeerUnreachable as error:
+            _log.warning("redeem_not_passed_on", partition=partition, problem=str(error))
+            self._metrics.gate_redeemed.labels("unreachable").inc()
+            return wire.json_reply(503, {"ok": False, "why": "unreachable"})
+
     def _elsewhere(self, asked: _Asked) -> str | None:
         """Return where to pass a question on to; None if it is to be answered here."""
         partition = asked.partition
         if partition is None:
             raise _NoAnswer("this worker has not found its place yet")
-        owner = self._owners.get(partition)
-        if owner is not None and not self._directory.is_lost(partition):
-            if not owner.ready:
+        if self._is_ours(partition):
+            if not self._owners[partition].ready:
                 raise _NoAnswer("the run's state is being rebuilt")
             return None
         if asked.forwarded:
@@ -230,6 +240,9 @@ class Gateway:
             raise _NoAnswer("no worker is known to have this run")
         return url
 
+    def _is_ours(self, partition: int) -> bool:
+        return partition in self._owners and not self._directory.is_lost(partition)
+
     async def _decide(self, asked: _Asked) -> GateAnswer:
         """Answer from the run as it stands here."""
         assert asked.partition is not None
@@ -238,10 +251,13 @@ class Gateway:
             if proposal.run_id not in owner.state.runs:
                 # Its first question: the knowledge of now counts, and no event has brought it.
                 async with asyncio.timeout(self._left_s(asked)):
-                    await asyncio.shield(self._refreshed())
+                    await self._refresher.refreshed()
             stale = await self._step_before_is_missing(asked, owner)
             if not owner.ready:
                 raise _NoAnswer("the run has just moved to another worker")
+            if self._clock() >= asked.ends:
+                # Folding held us up. Whoever asked goes by the policy, so must the record.
+                raise TimeoutError
             decision = self._fold.propose(owner.state, proposal)
         except TimeoutError:
             raise _NoAnswer("the monitor did not answer in time") from None
@@ -258,7 +274,7 @@ class Gateway:
             )
             raise _NoAnswer("the monitor failed") from error
         expires_in_s = self._tickets.note(decision)
-        self._record(asked, decision, owner)
+        self._record(asked, decision, "monitor", owner)
         return GateAnswer.of(decision, "monitor", expires_in_s, stale)
 
     async def _step_before_is_missing(self, asked: _Asked, owner: Owned) -> bool:
@@ -270,27 +286,32 @@ class Gateway:
         if not proposal.seq:
             return False
         gives_up = self._clock() + self._left_s(asked) / 2
-        while True:
-            if proposal.run_id in owner.state.ended:
-                return False
-            known = owner.state.runs.get(proposal.run_id)
-            if known is not None and known.highest >= proposal.seq - 1:
-                return False
+        looked_at: int | None = None
+        while proposal.run_id not in owner.state.ended:
+            position = owner.state.positions.get(proposal.run_id, -1)
+            if position != looked_at:
+                # Only after an event of the run: one that is kept as bytes is costly to look at.
+                looked_at = position
+                known = owner.state.runs.get(proposal.run_id)
+                if known is not None and known.highest >= proposal.seq - 1:
+                    return False
             if self._clock() >= gives_up or not owner.ready:
                 return True
             await asyncio.sleep(POLL_S)
+        return False
 
-    async def _pass_on(self, asked: _Asked, url: str) -> Reply:
+    async def _pass_on(self, asked: _Asked, url: str) -> tuple[Reply, str]:
+        """Ask another worker; return its answer, and the decision in it for the metrics."""
         left_s = self._left_s(asked)
         headers = {wire.FORWARDED_HEADER: f"{left_s * 1000:.3f}"}
         try:
             reply = await self._post(url, asked.raw, headers, left_s)
+            return reply, wire.answer_in(reply, asked.proposal)
         except PeerUnreachable as error:
             problem = str(error)
-        else:
-            if reply.status in _PASSED_BACK:
-                return reply
-            problem = f"status {reply.status}"
+        except ValueError as error:
+            # Not its text: pydantic's quotes what it could not read.
+            problem = type(error).__name__
         _log.warning("question_not_passed_on", partition=asked.partition, problem=problem)
         raise _NoAnswer("the worker that has this run did not answer")
 
@@ -301,7 +322,9 @@ class Gateway:
             owner = self._owners.get(asked.partition)
         known = None
         if owner is not None and owner.ready:
-            known = owner.state.runs.get(proposal.run_id)
+            # A run that cannot be read may be why the monitor failed; the policy needs none.
+            with contextlib.suppress(InvalidSnapshot):
+                known = owner.state.runs.get(proposal.run_id)
         contracts = (
             self._fold.library.knowledge(None, proposal.run_id, None).contracts
             if known is None
@@ -310,38 +333,19 @@ class Gateway:
         effect = effect_of(proposal.tool, contracts).value
         seq = 0 if known is None else known.highest + 1
         decision = self._policy.decide(self._fold.stamp, proposal, effect, seq, why)
-        self._record(asked, decision, owner)
+        self._record(asked, decision, "policy", owner)
         return GateAnswer.of(decision, "policy")
 
-    def _record(self, asked: _Asked, decision: Decision, owner: Owned | None) -> None:
+    def _record(
+        self, asked: _Asked, decision: Decision, by: DecidedBy, owner: Owned | None
+    ) -> None:
         """Put a decision on its topic; who does not answer from a sound state says only that."""
         self._metrics.count(decision)
         if asked.partition is None:
             self._metrics.audit_dropped.inc()
             return
         answered = owner.answered if owner is not None and owner.ready else None
-        self._publish(audit_message(self._topics, asked.partition, decision, answered))
-
-    def _refreshed(self) -> asyncio.Task[None]:
-        """Return a task that reads the knowledge of now: the one that has not begun yet.
-
-        So there are two at most, however many ask. Not cancelled with its asker: a consumer that
-        is cut off may lose what it has read.
-        """
-        if self._next_refresh is None:
-            task = asyncio.create_task(self._refresh_after(self._last_refresh))
-            self._next_refresh = self._last_refresh = task
-        return self._next_refresh
-
-    async def _refresh_after(self, former: asyncio.Task[None] | None) -> None:
-        if former is not None:
-            await asyncio.wait([former])
-        self._next_refresh = None
-        try:
-            await self._refresh()
-        except (KafkaError, BrokerUnavailable) as error:
-            # What was published before stands in memory; whoever asks is answered from that.
-            _log.warning("knowledge_not_refreshed", error=str(error))
+        self._publish(audit_message(self._topics, asked.partition, decision, by, answered))
 
     def _left_s(self, asked: _Asked) -> float:
         return max(0.0, asked.ends - self._clock())

@@ -5,25 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from typing import Any
+from datetime import UTC, datetime
 
 import aiohttp
+import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from pydantic import TypeAdapter, ValidationError
 
 from ontrack.pipeline.gate import GateAnswer, NoAnswer, Refusal
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
-from ontrack.pipeline.kafka.wire import GATE_PATH, REDEEM_PATH
+from ontrack.pipeline.kafka.wire import (
+    DECIDED_BY_HEADER,
+    GATE_PATH,
+    REDEEM_PATH,
+    fields_of,
+    read_answer,
+)
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs, errors
 from ontrack.topics.errors import InvalidEvent, InvalidSettings
 from ontrack.topics.events import Event, Proposal
 from ontrack.topics.knowledge import ToolContract
-from ontrack.topics.verdicts import Output
+from ontrack.topics.verdicts import Decision, Output
+
+_log = structlog.get_logger(__name__)
 
 SERVER_SHARE = 0.8  # of the deadline: the rest is for the way there and back
-_ANSWER = TypeAdapter(GateAnswer)
+RECORDS_MAX = 1000
+RECORDS_S_MAX = 3.0
 
 
 class RemoteChannel:
@@ -47,7 +56,9 @@ class RemoteChannel:
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._topic = topics_of(settings).events.name
+        topics = topics_of(settings)
+        self._topic, self._decisions = topics.events.name, topics.decisions.name
+        self._records: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
         self._producer: AIOKafkaProducer | None = None
 
@@ -63,7 +74,13 @@ class RemoteChannel:
         self._session = aiohttp.ClientSession(headers=self._headers)
 
     async def close(self) -> None:
-        """Close both connections."""
+        """Close both connections; records that are on their way have a few seconds left."""
+        if self._records:
+            _, late = await asyncio.wait(self._records, timeout=RECORDS_S_MAX)
+            for task in late:
+                task.cancel()
+            if late:
+                _log.warning("decisions_not_recorded", records=len(late))
         session, producer = self._session, self._producer
         self._session = self._producer = None
         if session is not None:
@@ -102,9 +119,9 @@ class RemoteChannel:
         if status != 200:
             raise _problem(status, body)
         try:
-            return _ANSWER.validate_json(body)
-        except ValidationError as error:
-            raise NoAnswer(f"{self._gate} gave an answer that cannot be read") from error
+            return read_answer(body, proposal)
+        except ValueError as error:
+            raise NoAnswer(f"{self._gate} gave no answer to this question") from error
 
     async def redeem(self, answer: GateAnswer) -> Refusal | None:
         """Use a decision."""
@@ -119,12 +136,44 @@ class RemoteChannel:
                 status, body = await self._post(self._redeem, json.dumps(wanted).encode())
         except TimeoutError:
             raise NoAnswer("the gate did not answer in time") from None
-        if status == 200:
+        told = fields_of(body)
+        if status == 200 and told.get("ok") is True:
             return None
         if status != 409:
             raise _problem(status, body)
-        why: Refusal = _parsed(body).get("why", "unknown")
+        why: Refusal = told.get("why") or "unknown"
         return why
+
+    def record(self, decision: Decision) -> None:
+        """Send a decision of the client's policy to the decisions topic; returns at once.
+
+        Whoever asked has been answered already. While Kafka is away a bounded number waits, and
+        what is lost in the end is logged.
+        """
+        if len(self._records) >= RECORDS_MAX:
+            _log.warning("decision_not_recorded", id=decision.id, error="too many wait already")
+            return
+        task = asyncio.create_task(self._send_record(decision))
+        self._records.add(task)
+        task.add_done_callback(self._records.discard)
+
+    async def _send_record(self, decision: Decision) -> None:
+        assert self._producer is not None, "the run has not begun: use it in async with"
+        headers = codecs.event_headers(
+            event_id=decision.id,
+            source="ontrack/client",
+            event_type=codecs.event_type(decision),
+            time=datetime.now(UTC),
+        )
+        try:
+            await self._producer.send_and_wait(
+                self._decisions,
+                codecs.encode(decision),
+                key=decision.run_id.encode(),
+                headers=[*headers, (DECIDED_BY_HEADER, b"policy")],
+            )
+        except KafkaError as error:
+            _log.warning("decision_not_recorded", id=decision.id, error=type(error).__name__)
 
     def contracts(self) -> Iterable[ToolContract]:
         """None: they are the workers' business."""
@@ -139,17 +188,9 @@ class RemoteChannel:
             raise NoAnswer(f"the gate cannot be reached ({type(error).__name__})") from error
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _problem(status: int, body: bytes) -> Exception:
     """Return the error that a worker's answer stands for."""
-    told = _parsed(body)
+    told = fields_of(body)
     kind = getattr(errors, str(told.get("error")), None)
     if isinstance(kind, type) and issubclass(kind, InvalidEvent):
         return kind(str(told.get("text", "")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from ontrack.pipeline.kafka.wire import (
     GATE_PATH,
     REDEEM_PATH,
     Reply,
+    json_reply,
     refusal,
 )
 from ontrack.pipeline.kafka.worker import Worker
@@ -25,6 +27,7 @@ from ontrack.topics.errors import InvalidSettings, MessageTooLarge
 
 _log = structlog.get_logger(__name__)
 
+BODY_S_MAX = 10.0  # whoever sends slower than that holds a connection for nothing
 OPEN_PATHS = frozenset({"/healthz", "/healthz/"})
 _ANY_HOST = frozenset({"", "0.0.0.0", "::", "*"})
 
@@ -141,12 +144,16 @@ def add_pages(app: faust.App, settings: Settings, worker: Callable[[], Worker]) 
 
 
 async def _body(request: web.Request, settings: Settings) -> bytes | Reply:
-    """Read a body; one over the limit gives the answer to that."""
+    """Read a body; one over the limit, or one that does not come, gives the answer to that."""
     try:
-        return await request.read()
+        async with asyncio.timeout(BODY_S_MAX):
+            return await request.read()
     except web.HTTPRequestEntityTooLarge:
         limit = settings.message_bytes_max
         return refusal(MessageTooLarge(f"the body is over the limit of {limit} bytes"))
+    except TimeoutError:
+        text = f"the body did not come within {BODY_S_MAX} s"
+        return json_reply(408, {"error": "RequestTimeout", "text": text})
 
 
 def _response(reply: Reply) -> web.Response:

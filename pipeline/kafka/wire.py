@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from ontrack.pipeline.gate import GateAnswer
 from ontrack.topics import codecs
 from ontrack.topics.errors import EventAfterEnd, InvalidEvent, MessageTooLarge, WrongShape
+from ontrack.topics.events import Proposal
 from ontrack.topics.jsontext import parse, shown
 
 GATE_PATH = "/v1/gate"
 REDEEM_PATH = "/v1/gate/redeem"
 #: Marks a question that has been passed on, and says how many milliseconds are left for it.
 FORWARDED_HEADER = "X-Ontrack-Forwarded-Deadline-Ms"
+#: On a record of the decisions topic that answers no proposal there: who has decided.
+DECIDED_BY_HEADER = "ontrack_decided_by"
 DEADLINE_MS_MAX = 60_000
+_REFUSALS = frozenset({400, 409, 413})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ class Redemption(BaseModel):
 
 
 _REDEMPTION = TypeAdapter(Redemption)
+_ANSWER = TypeAdapter(GateAnswer)
 
 
 def read_redemption(raw: bytes) -> Redemption:
@@ -84,11 +91,57 @@ def deadline(value: object) -> float:
     return min(number, DEADLINE_MS_MAX)
 
 
-def decision_in(reply: Reply) -> str:
-    """Return what another worker has decided, for the metrics."""
-    if reply.status != 200:
-        return "refused"
-    return str(json.loads(reply.body).get("decision", "refused"))
+def answer_in(reply: Reply, proposal: Proposal) -> str:
+    """Return what another worker has decided, ``refused`` where the question was none.
+
+    Checked, because an address may have gone to another program, which says 200 to everything.
+
+    Raises
+    ------
+    ValueError
+        No worker of ours answers like that, or not to this question.
+    """
+    if reply.status in _REFUSALS:
+        if isinstance(fields_of(reply.body).get("error"), str):
+            return "refused"
+    elif reply.status == 200:
+        return read_answer(reply.body, proposal).decision
+    raise ValueError(f"status {reply.status} without an answer to the question")
+
+
+def read_answer(body: bytes, proposal: Proposal) -> GateAnswer:
+    """Read the answer to a question.
+
+    Raises
+    ------
+    ValueError
+        It cannot be read (pydantic's ValidationError), or is about another call.
+    """
+    answer = _ANSWER.validate_json(body)
+    # Not its hash: the worker may redact more of the call than whoever asks knows.
+    is_same = (answer.run_id, answer.tool) == (proposal.run_id, proposal.tool)
+    if not is_same or proposal.seq not in (None, answer.seq):
+        raise ValueError("the answer is about another call")
+    return answer
+
+
+def is_redemption_result(reply: Reply) -> bool:
+    """Tell whether a worker of ours has answered a redemption: only ``ok: true`` allows."""
+    if reply.status not in (200, 400, 409, 503):
+        return False
+    told = fields_of(reply.body)
+    if reply.status == 400:
+        return isinstance(told.get("error"), str)
+    return told.get("ok") is (reply.status == 200)
+
+
+def fields_of(body: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object; none where it is no such thing."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def refusal(error: InvalidEvent) -> Reply:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ontrack.pipeline.gate import GatePolicy
+from ontrack.pipeline.kafka import audit as audit_module
 from ontrack.pipeline.kafka import owner as owner_module
 from ontrack.pipeline.kafka.audit import Audit, audit_message
 from ontrack.pipeline.kafka.emitter import Message
-from ontrack.pipeline.kafka.log import record_of, told_offset
+from ontrack.pipeline.kafka.log import Told, record_of, told_by
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable
@@ -39,7 +40,7 @@ async def no_failure(error: BaseException) -> None:
 
 
 def record(answered: int | None = 3) -> Message:
-    return audit_message(TOPICS, 0, DECISION, answered)
+    return audit_message(TOPICS, 0, DECISION, "policy", answered)
 
 
 async def test_records_wait_for_the_broker_and_nobody_waits_for_them() -> None:
@@ -68,19 +69,43 @@ async def test_what_finds_no_room_is_dropped_and_counted() -> None:
     assert "ontrack_gate_audit_dropped_total 4.0" in metrics.text().decode()
 
 
-async def test_a_record_that_can_never_be_written_stops_the_worker() -> None:
+async def test_a_record_that_is_still_on_its_way_at_the_end_is_counted_as_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit_module, "FLUSH_S_MAX", 0.01)
     emitter: Any = SlowEmitter()
-    emitter.problem = BrokerUnavailable("no rights")
+    metrics = Metrics()
+    audit = Audit(emitter, metrics, no_failure)
+    audit.put(record())
+    await asyncio.sleep(0)  # the first is handed to the emitter, which waits for the broker
+    audit.put(record())
+    await audit.stop()
+    assert "ontrack_gate_audit_dropped_total 2.0" in metrics.text().decode()
+
+
+def test_a_record_says_who_has_decided() -> None:
+    assert ("ontrack_decided_by", b"policy") in record().headers
+
+
+@pytest.mark.parametrize("problem", [BrokerUnavailable("no rights"), ValueError("partition 9")])
+async def test_a_record_that_can_never_be_written_stops_the_worker(problem: Exception) -> None:
+    emitter: Any = SlowEmitter()
+    emitter.problem = problem
     emitter.goes_on.set()
     failures: list[BaseException] = []
 
     async def failed(error: BaseException) -> None:
         failures.append(error)
 
-    audit = Audit(emitter, Metrics(), failed)
+    metrics = Metrics()
+    audit = Audit(emitter, metrics, failed)
     audit.put(record())
+    audit.put(record())
+    await asyncio.sleep(0.01)
+    audit.put(record())  # nobody would send it
     await audit.stop()
-    assert failures == [emitter.problem]
+    assert failures == [problem]
+    assert "ontrack_gate_audit_dropped_total 3.0" in metrics.text().decode()
 
 
 # ------------------------------------------------------------------ the floors
@@ -113,7 +138,8 @@ async def test_many_answers_over_http_do_not_make_a_new_owner_answer_twice(
     await second.resume()
     assert (second.asked.next_offset, second.answered) == (5, 4)
     await second.decide(propose(kafka, 1))
-    sources = [told_offset(message, PROPOSALS) for message in kafka.topics[TOPICS.decisions.name]]
+    found = [told_by(message, PROPOSALS) for message in kafka.topics[TOPICS.decisions.name]]
+    sources = [None if place is None else place.offset for place in found]
     assert sources[:5] == [0, 1, 2, 3, 4]
     assert sources[-1] == 5
     assert len(sources) == 106
@@ -136,12 +162,13 @@ def test_an_offset_is_told_by_source_or_by_what_was_answered() -> None:
         def __init__(self, *headers: tuple[str, bytes | None]) -> None:
             self.headers = headers
 
-    def told(*headers: tuple[str, bytes | None]) -> int | None:
+    def told(*headers: tuple[str, bytes | None]) -> Told | None:
         message: Any = Stored(*headers)
-        return told_offset(message, "p")
+        return told_by(message, "p")
 
     assert told() is None
     assert told(("ontrack_source", b"other:0:7")) is None
-    assert told(("ontrack_source", b"p:0:7")) == 7
-    assert told(("ontrack_answered", b"p:0:-1")) == -1
+    assert told(("ontrack_source", b"p:0:7")) == Told(7)
+    assert told(("ontrack_answered", b"p:0:-1")) == Told(-1)
     assert told(("ontrack_answered", None)) is None
+    assert told(("ontrack_source", b"p:0:7"), ("ontrack_more", b"1")) == Told(7, 1) < Told(7)

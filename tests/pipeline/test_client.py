@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import doctest
 import io
 import json
 import re
@@ -15,6 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from ontrack.pipeline import client
 from ontrack.pipeline.client import Blocked, Monitor
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gate import NoAnswer
@@ -133,6 +135,19 @@ async def test_without_time_the_policy_decides_by_the_contracts_at_hand() -> Non
         assert (await run.check("find")).decision == "block"
 
 
+async def test_what_the_policy_decides_in_place_of_an_embedded_monitor_is_an_output() -> None:
+    async with watched(Recorded()) as run:
+        paid = await run.check("pay", ORDER, deadline_ms=0)
+        read = await run.check("find", deadline_ms=0)
+        await run.check("find")  # the monitor's own
+        *decisions, verdict = await run.step("find", result=ORDER)
+        assert isinstance(verdict, Verdict)
+        assert [(d.id, d.type) for d in decisions] == [(a.id, "decision") for a in (paid, read)]
+        assert paid.id.endswith(":client:policy")
+        (verdict,) = await run.step("pay", ORDER)  # each is returned once
+        assert isinstance(verdict, Verdict)
+
+
 async def test_an_embedded_decision_is_redeemed_once() -> None:
     async with watched(Recorded()) as run:
         answer = await run.check("find")
@@ -169,11 +184,25 @@ class FakeProducer:
         self.sent: list[tuple[str, bytes, bytes]] = []
         self.stopped = False
         self.problem: Exception | None = None
+        self.headers: list[dict[str, bytes]] = []
+        self.records_go_on = asyncio.Event()
+        self.records_go_on.set()
 
     async def send_and_wait(self, topic: str, value: bytes, *, key: bytes, headers: Any) -> None:
+        if topic == "ontrack.decisions":
+            await self.records_go_on.wait()
         if self.problem is not None:
             raise self.problem
         self.sent.append((topic, key, value))
+        self.headers.append(dict(headers))
+
+    def records(self) -> list[tuple[bytes, dict[str, Any], dict[str, bytes]]]:
+        """Key, value and headers of what went to the decisions topic."""
+        return [
+            (key, json.loads(value), headers)
+            for (topic, key, value), headers in zip(self.sent, self.headers, strict=True)
+            if topic == "ontrack.decisions"
+        ]
 
     async def stop(self) -> None:
         self.stopped = True
@@ -186,6 +215,7 @@ class Gate:
         self.asked: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.answer: Handler = self.allow
+        self.effect = "read"
 
     async def allow(self, _request: web.Request) -> web.Response:
         wanted = self.asked[-1]
@@ -196,7 +226,7 @@ class Gate:
                 "run_id": wanted["run_id"],
                 "seq": wanted["seq"],
                 "tool": wanted["tool"],
-                "effect": "read",
+                "effect": self.effect,
                 "decision": "allow",
                 "call_sha256": "s",
                 "authority": "intervene",
@@ -312,6 +342,86 @@ async def test_an_answer_that_is_no_decision_is_the_policys_case(
         assert (await run.check("pay")).decided_by == "policy"
 
 
+@pytest.mark.parametrize("other", [{"run_id": "s"}, {"tool": "pay"}, {"seq": 4}])
+async def test_an_answer_about_another_call_is_the_policys_case(
+    gate: tuple[Gate, str], producer: FakeProducer, other: dict[str, Any]
+) -> None:
+    server, url = gate
+
+    async def crossed(_request: web.Request) -> web.StreamResponse:
+        server.asked[-1] |= other
+        return await server.allow(_request)
+
+    server.answer = crossed
+    async with over_http(url) as run:
+        answer = await run.check("find")
+        assert (answer.decision, answer.decided_by) == ("block", "policy")
+
+
+async def test_what_the_policy_decides_goes_to_the_decisions_topic(
+    gate: tuple[Gate, str], producer: FakeProducer
+) -> None:
+    server, url = gate
+    async with over_http(url, contracts=[FIND], task_id="t") as run:
+        await run.check("find")  # the worker writes that one
+        server.answer = status(500)
+        passed = await run.check("find", {"password": "hunter2"})
+        with pytest.raises(Blocked):
+            await run.check("pay", raise_on_block=True)
+    (key, record, headers), (_, blocked, _) = producer.records()
+    assert key == b"r"
+    assert (record["id"], record["decision"], record["effect"]) == (passed.id, "allow", "read")
+    assert (record["profile"], record["task_id"]) == ("client", "t")
+    assert record["call_sha256"] == passed.call_sha256
+    assert (blocked["tool"], blocked["decision"]) == ("pay", "block")
+    assert headers["ontrack_decided_by"] == b"policy"
+    assert headers["ce_source"] == b"ontrack/client"
+    assert "hunter2" not in json.dumps(record)
+    assert codecs.decode_output(json.dumps(record).encode()).run_id == "r"
+
+
+async def test_nobody_waits_for_the_record_of_a_policys_decision(
+    producer: FakeProducer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(remote, "RECORDS_S_MAX", 0.01)
+    monkeypatch.setattr(remote, "RECORDS_MAX", 2)
+    producer.records_go_on.clear()
+    async with over_http("http://127.0.0.1:9") as run:
+        for _ in range(3):
+            assert (await run.check("pay")).decided_by == "policy"
+    assert producer.stopped
+    assert producer.records() == []
+    told = capsys.readouterr()
+    assert "too many wait already" in told.out + told.err
+    assert re.search(r"decisions_not_recorded\s+records=2", told.out + told.err)
+
+
+async def test_a_record_that_kafka_refuses_is_told_in_the_log(
+    producer: FakeProducer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from aiokafka.errors import KafkaConnectionError
+
+    async with over_http("http://127.0.0.1:9") as run:
+        producer.problem = KafkaConnectionError()
+        answer = await run.check("pay")
+        await asyncio.sleep(0.01)
+        producer.problem = None
+    told = capsys.readouterr()
+    assert "decision_not_recorded" in told.out + told.err
+    assert answer.id in told.out + told.err
+
+
+async def test_a_worker_that_knows_no_contract_does_not_make_the_agent_forget_its_own(
+    gate: tuple[Gate, str], producer: FakeProducer
+) -> None:
+    server, url = gate
+    server.effect = "unknown"
+    async with over_http(url, contracts=[PAY], fail_open=["unknown"]) as run:
+        await run.check("pay")
+        server.answer = status(500)
+        assert (await run.check("pay")).decision == "block"
+
+
 async def test_the_effect_of_a_tool_is_remembered_from_the_gates_answers(
     gate: tuple[Gate, str], producer: FakeProducer
 ) -> None:
@@ -348,6 +458,8 @@ async def test_what_the_gate_refuses_is_the_callers_error(
         (200, {"ok": True}, None),
         (409, {"ok": False, "why": "expired"}, "expired"),
         (409, {}, "unknown"),
+        (409, {"why": None}, "unknown"),
+        (409, {"ok": True}, "unknown"),
     ],
 )
 async def test_redeeming_gives_the_gates_word(
@@ -359,6 +471,22 @@ async def test_redeeming_gives_the_gates_word(
         server.answer = status(code, body)
         assert await run.redeem(answer) == says
     assert server.asked[-1] == {"decision_id": "r:0:abc", "run_id": "r", "call_sha256": "s"}
+
+
+@pytest.mark.parametrize("body", [{}, {"ok": False}, {"ok": "yes"}, {"hello": "world"}])
+async def test_only_the_gates_own_word_redeems(
+    gate: tuple[Gate, str], producer: FakeProducer, body: dict[str, Any]
+) -> None:
+    server, url = gate
+    async with over_http(url) as run:
+        answer = await run.check("find")
+
+        async def other_program(_request: web.Request) -> web.StreamResponse:
+            return web.json_response(body)
+
+        server.answer = other_program
+        with pytest.raises(NoAnswer):
+            await run.redeem(answer)
 
 
 async def test_nobody_at_the_gates_address_is_the_policys_case(producer: FakeProducer) -> None:
@@ -388,7 +516,12 @@ async def test_what_ended_a_run_is_seen_even_if_its_end_cannot_be_sent(
         await loses_kafka(None)
 
 
-# ------------------------------------------------------------------ what the README shows
+# ------------------------------------------------------------------ what the documents show
+
+
+def test_the_example_of_the_class_prints_what_it_says() -> None:
+    failed, tried = doctest.testmod(client)
+    assert (failed, tried) == (0, 7)
 
 
 def python_blocks(document: str) -> list[tuple[str, str]]:

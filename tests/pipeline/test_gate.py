@@ -131,23 +131,81 @@ def test_the_oldest_tickets_go_first() -> None:
     assert tickets.redeem("r:0", "r", "s") == "unknown"
 
 
-@given(st.lists(st.tuples(st.sampled_from("nrb"), st.integers(0, 3), st.integers(0, 40))))
-def test_whatever_happens_a_decision_is_used_at_most_once_in_its_time(
-    events: list[tuple[str, int, int]],
-) -> None:
+def test_a_block_after_its_use_does_not_make_a_decision_good_again() -> None:
+    tickets = Tickets(60)
+    tickets.note(decision())
+    assert tickets.redeem("r:0:abc", "r", "s") is None
+    tickets.note(decision(outcome="block"))
+    assert tickets.note(decision()) == 0
+    assert tickets.redeem("r:0:abc", "r", "s") == "used"
+
+
+def test_in_whatever_order_they_are_used_each_stays_used_for_its_own_time() -> None:
     clock = Clock()
     tickets = Tickets(60, clock=clock)
-    used: dict[str, float] = {}
+    tickets.note(decision("first"))
+    clock.now += 30
+    tickets.note(decision("second"))
+    for name in ("second", "first"):
+        assert tickets.redeem(name, "r", "s") is None
+    clock.now += 40  # the first has run out, the second has not
+    assert tickets.note(decision("first")) == 60
+    assert tickets.redeem("first", "r", "s") is None
+    assert tickets.note(decision("second")) == 0
+
+
+def test_a_flood_of_questions_does_not_make_a_used_decision_good_again() -> None:
+    tickets = Tickets(60, kept_max=3)
+    tickets.note(decision("first"))
+    assert tickets.redeem("first", "r", "s") is None
+    for number in range(10):
+        tickets.note(decision(f"r:{number}"))
+    assert tickets.note(decision("first")) == 0
+    assert tickets.redeem("first", "r", "s") == "used"
+
+
+def test_where_no_further_use_can_be_remembered_nothing_is_redeemed() -> None:
+    clock = Clock()
+    tickets = Tickets(60, kept_max=2, clock=clock)
+    for number, says in enumerate((None, None, "full")):
+        tickets.note(decision(f"r:{number}"))
+        assert tickets.redeem(f"r:{number}", "r", "s") == says
+    assert len(tickets) == 3
+    clock.now += 60
+    tickets.note(decision("r:2"))
+    assert tickets.redeem("r:2", "r", "s") is None
+    assert len(tickets) == 1  # what has run out is forgotten
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("nrb"), st.integers(0, 2), st.sampled_from([0, 0, 0, 20, 60])),
+        min_size=20,
+        max_size=60,
+    ),
+    st.integers(1, 5),
+)
+def test_whatever_happens_a_decision_is_used_at_most_once_in_its_time(
+    events: list[tuple[str, int, int]], kept_max: int
+) -> None:
+    clock = Clock()
+    tickets = Tickets(60, kept_max, clock)
+    noted: dict[str, float] = {}  # when the latest ticket that can be used was given
+    blocked_until: dict[str, float] = {}  # a use counts until that ticket has run out
     for what, number, pause in events:
         clock.now += pause
         name = f"r:{number}"
-        if what == "n":
-            tickets.note(decision(name))
-        elif what == "b" and name not in used:  # a block after use may forget the use
-            tickets.note(decision(name, "block"))
-        elif what == "r" and tickets.redeem(name, "r", "s") is None:
-            assert clock.now - used.get(name, -1e9) > 0
-            last = used.get(name)
-            # Between two uses the first ticket has run out.
-            assert last is None or name in tickets
-            used[name] = clock.now
+        is_spent = clock.now < blocked_until.get(name, 0.0)
+        if what == "b":
+            assert tickets.note(decision(name, "block")) is None
+            noted.pop(name, None)
+        elif what == "n":
+            assert tickets.note(decision(name)) == (0 if is_spent else 60)
+            if not is_spent:
+                noted[name] = clock.now
+        elif tickets.redeem(name, "r", "s") is None:
+            assert not is_spent
+            given_at = noted.pop(name)  # something was given, and not withdrawn since
+            assert clock.now < given_at + 60
+            blocked_until[name] = given_at + 60
+        assert len(tickets) <= 2 * kept_max

@@ -259,6 +259,15 @@ async def test_the_client_works_with_a_worker_and_goes_on_without_one(
         assert (passed.decision, passed.decided_by) == ("allow", "policy")
         blocked = await run.check("pay", ORDER)
         assert (blocked.decision, blocked.decided_by) == ("block", "policy")
+    records = {
+        json.loads(record.value)["id"]: record
+        for record in await read_all(settings, topics_of(settings).decisions.name)
+        if record.key == b"alone"
+    }
+    assert set(records) == {passed.id, blocked.id}
+    assert records[passed.id].partition == partition_of("alone", settings.partitions)
+    for record in records.values():
+        assert dict(record.headers)["ontrack_decided_by"] == b"policy"
     with pytest.raises(ZeroDivisionError):
         await fails()
     worker.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,25 +13,30 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ontrack.operators.canonical import call_sha256
+from ontrack.operators.report import Stamp
 from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.fold import PartitionState, Record
+from ontrack.pipeline.fold import PartitionState
+from ontrack.pipeline.gate import GateAnswer, GatePolicy
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER, SOURCE_HEADER
 from ontrack.pipeline.kafka.owners import partition_of
 from ontrack.pipeline.kafka.peers import PeerUnreachable
-from ontrack.pipeline.kafka.wire import FORWARDED_HEADER, Reply
+from ontrack.pipeline.kafka.wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply
 from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
-from ontrack.topics.errors import BrokerUnavailable
-from ontrack.topics.events import Event, RunEnded, RunStarted, Step
+from ontrack.topics.errors import BrokerUnavailable, InvalidSnapshot
+from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
 from ontrack.topics.knowledge import ToolContract
 
 COUNT = 4
 THERE = "http://there:1"
 SECRET = "hunter2"
+STAMP = Stamp("paper", "abc", "0")
 PAY = ToolContract(name="pay", effect="destructive", consumes=("args.order",))
 FIND = ToolContract(name="find", effect="read", produces=("result.order",))
 
@@ -83,7 +89,8 @@ class Harness:
         self.published: list[Message] = []
         self.posted: list[Posted] = []
         self.refreshed = 0
-        self.peer: Callable[[], Reply] = lambda: Reply(200, b'{"decision": "allow"}')
+        self.peer: Callable[[], Reply] = lambda: answered()
+        self.fed = 0
         self.refresh_takes_s = 0.0
         self.refresh_fails: Exception | None = None
         self.gateway = Gateway(
@@ -114,7 +121,8 @@ class Harness:
     def feed(self, *events: Event) -> None:
         for event in events:
             owner = self.owners[partition_of(event.run_id, COUNT)]
-            self.fold.apply(owner.state, Record(codecs.encode(event)))
+            self.fold.apply(owner.state, Record(codecs.encode(event), offset=self.fed))
+            self.fed += 1
 
     async def ask(self, forwarded: str | None = None, **fields: Any) -> tuple[int, dict[str, Any]]:
         body = {"run_id": "r", "tool": "find", **fields}
@@ -144,6 +152,14 @@ class Harness:
             for sample in family.samples
             if sample.name == "ontrack_gate_requests_total"
         }
+
+
+def answered(status: int = 200, **other: Any) -> Reply:
+    """What another worker says to the question of these tests."""
+    proposal = Proposal(run_id="r", tool="find")
+    made = GatePolicy.of(["read"]).decide(STAMP, proposal, "read", 0, "why")
+    answer = GateAnswer.of(made, "monitor", 60.0).model_copy(update=other)
+    return Reply(status, codecs.encode(answer))
 
 
 def parsed(reply: Reply) -> tuple[int, dict[str, Any]]:
@@ -250,6 +266,23 @@ async def test_whoever_has_just_sent_a_step_is_judged_with_it() -> None:
     assert (answer["decision"], answer["stale"]) == ("allow", False)
 
 
+async def test_a_run_kept_as_bytes_is_not_read_again_and_again() -> None:
+    harness = Harness()
+    harness.feed(RunStarted(run_id="r"))
+    reads = 0
+
+    class Cold(dict[str, Any]):
+        def get(self, *args: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().get(*args)
+
+    state = harness.owners[partition_of("r", COUNT)].state
+    state.runs = Cold(state.runs)
+    assert (await harness.ask(seq=5, deadline_ms=60))[1]["stale"]
+    assert reads == 2  # once in waiting, once to answer
+
+
 async def test_a_step_that_does_not_come_is_not_waited_for_for_long() -> None:
     harness = Harness()
     harness.feed(RunStarted(run_id="r"))
@@ -320,6 +353,34 @@ async def test_many_first_questions_share_the_reading_of_knowledge() -> None:
     assert harness.refreshed <= 2
 
 
+async def test_a_run_that_cannot_be_read_is_the_policys_case() -> None:
+    harness = Harness()
+    harness.feed(RunStarted(run_id="r"))
+
+    class Damaged(dict[str, Any]):
+        def get(self, *_: Any) -> Any:
+            raise InvalidSnapshot("damaged")
+
+    state = harness.owners[partition_of("r", COUNT)].state
+    state.runs = Damaged(state.runs)
+    status, answer = await harness.ask(tool="pay")
+    assert (status, answer["decision"], answer["decided_by"]) == (200, "block", "policy")
+
+
+@pytest.mark.parametrize(("held_up_s", "by"), [(0.0, "monitor"), (0.06, "policy")])
+async def test_an_answer_that_would_come_too_late_is_the_policys(held_up_s: float, by: str) -> None:
+    harness = Harness()
+    harness.feed(RunStarted(run_id="r"))
+    asking = asyncio.create_task(harness.ask(seq=1, deadline_ms=50))
+    await asyncio.sleep(0.005)  # it waits for the step before
+    time.sleep(held_up_s)  # folding holds up the event loop
+    harness.feed(look(0))
+    _, answer = await asking
+    assert answer["decided_by"] == by
+    monitors = {**answer, "id": answer["id"].removesuffix(":policy")}
+    assert (await harness.redeem(monitors))[0] == (200 if by == "monitor" else 409)
+
+
 async def test_a_fault_of_ours_is_the_policys_case(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness()
 
@@ -337,7 +398,7 @@ async def test_a_fault_of_ours_is_the_policys_case(monkeypatch: pytest.MonkeyPat
 async def test_a_question_goes_to_the_owner_with_the_time_that_is_left() -> None:
     harness = Harness()
     harness.leave()
-    harness.peer = lambda: Reply(200, b'{"decision": "block", "decided_by": "monitor"}')
+    harness.peer = lambda: answered(decision="block")
     status, answer = await harness.ask(deadline_ms=500, args={"password": SECRET})
     assert (status, answer["decision"]) == (200, "block")
     (post,) = harness.posted
@@ -358,11 +419,25 @@ async def test_what_the_owner_refuses_is_refused(status: int) -> None:
     assert harness.requests() == {("refused", "forwarded"): 1}
 
 
-@pytest.mark.parametrize("status", [401, 404, 500, 302])
-async def test_an_owner_that_answers_nonsense_has_not_answered(status: int) -> None:
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        *(Reply(status, b"oops") for status in (200, 302, 400, 401, 404, 409, 413, 500)),
+        Reply(200, b"{}"),
+        Reply(200, b"[]"),
+        Reply(200, b"[" * 100_000),
+        Reply(200, b'{"decision": "allow"}'),
+        Reply(409, b"[" * 100_000),
+        Reply(409, b'{"error": 7}'),
+        answered(500, tool="pay"),
+        answered(tool="find"),  # an answer, to another question
+        answered(tool="pay", run_id="s"),
+    ],
+)
+async def test_an_owner_that_answers_nonsense_has_not_answered(nonsense: Reply) -> None:
     harness = Harness()
     harness.leave()
-    harness.peer = lambda: Reply(status, b"oops")
+    harness.peer = lambda: nonsense
     status, answer = await harness.ask(tool="pay")
     assert (status, answer["decision"], answer["decided_by"]) == (200, "block", "policy")
 
@@ -428,6 +503,7 @@ async def test_each_answer_is_recorded_without_a_source_but_with_what_has_been_a
         assert said["type"] == "decision"
         assert "decided_by" not in said
         assert said["id"].endswith(":policy") is (by == "policy")
+        assert headers[DECIDED_BY_HEADER] == by.encode()
         assert SECRET not in str(record)
 
 
@@ -452,6 +528,15 @@ async def test_no_argument_comes_into_the_log(
     seen = capsys.readouterr()
     assert "gate_failed" in seen.out + seen.err + caplog.text
     assert SECRET not in seen.out + seen.err + caplog.text
+
+
+async def test_what_is_redacted_is_not_in_the_policys_record_either() -> None:
+    harness = Harness(redact="args.pin", gate_deadline_ms=0)
+    _, one = await harness.ask(tool="pay", args={"pin": 1234})
+    assert one["decided_by"] == "policy"
+    assert one["call_sha256"] != call_sha256("pay", {"pin": 1234})  # found by trying all pins
+    _, two = await harness.ask(tool="pay", args={"pin": 1234}, deadline_ms=5000)
+    assert two["call_sha256"] == one["call_sha256"]
 
 
 # ------------------------------------------------------------------ redeem
@@ -496,6 +581,56 @@ async def test_a_redemption_goes_to_the_owner_once() -> None:
     reply = await harness.gateway.redeem(body, forwarded=True)
     assert parsed(reply) == (409, {"ok": False, "why": "unknown"})
     assert len(harness.posted) == 1
+
+
+@pytest.mark.parametrize("says", ["used", "unknown"])
+async def test_the_owners_no_is_passed_back(says: str) -> None:
+    harness = Harness()
+    harness.leave()
+    harness.peer = lambda: Reply(409, json.dumps({"ok": False, "why": says}).encode())
+    answer = {"id": "d", "run_id": "r", "call_sha256": "s"}
+    assert await harness.redeem(answer) == (409, {"ok": False, "why": says})
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        Reply(200, b"welcome"),
+        Reply(200, b"{}"),
+        Reply(200, b'{"ok": 1}'),
+        Reply(200, b'{"ok": false}'),
+        Reply(409, b'{"ok": true}'),
+        Reply(401, b'{"error": "Unauthorized"}'),
+        Reply(302, b'{"ok": true}'),
+        Reply(500, b""),
+    ],
+)
+async def test_only_the_owners_own_word_redeems(nonsense: Reply) -> None:
+    harness = Harness()
+    harness.leave()
+    harness.peer = lambda: nonsense
+    answer = {"id": "d", "run_id": "r", "call_sha256": "s"}
+    assert await harness.redeem(answer) == (503, {"ok": False, "why": "unreachable"})
+
+
+async def test_what_was_decided_elsewhere_is_redeemed_there_once_the_partition_is_lost() -> None:
+    harness = Harness()
+    _, mine = await harness.ask()
+    number = partition_of("r", COUNT)
+    harness.directory.lost.add(number)
+    harness.directory.urls[number] = THERE
+    harness.peer = lambda: Reply(200, b'{"ok": true}')
+    assert await harness.redeem({**mine, "id": "theirs"}) == (200, {"ok": True})
+    assert [post.url for post in harness.posted] == [f"{THERE}/v1/gate/redeem"]
+
+
+async def test_redeeming_elsewhere_does_not_depend_on_the_gates_deadline() -> None:
+    harness = Harness(gate_deadline_ms=0)
+    harness.leave()
+    harness.peer = lambda: Reply(200, b'{"ok": true}')
+    answer = {"id": "d", "run_id": "r", "call_sha256": "s"}
+    assert (await harness.redeem(answer))[0] == 200
+    assert harness.posted[0].timeout_s >= 1
 
 
 async def test_without_the_owner_nothing_is_redeemed() -> None:

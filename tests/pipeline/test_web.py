@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from ontrack.pipeline.kafka import web as pages_module
 from ontrack.pipeline.kafka.web import check_exposure, is_loopback, web_options
+from ontrack.pipeline.kafka.wire import Reply
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import InvalidSettings
 
@@ -69,3 +72,22 @@ async def test_without_a_token_set_nobody_is_asked_and_bodies_are_bounded() -> N
         assert (await pages.post("/v1/gate", data=b"x" * 2049)).status == 413
     finally:
         await pages.close()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "BODY_S_MAX", 0.05)
+    settings = Settings(message_bytes_max=2048)
+
+    async def page(request: web.Request) -> web.Response:
+        raw = await pages_module._body(request, settings)
+        assert isinstance(raw, Reply)
+        return web.Response(status=raw.status, body=raw.body)
+
+    app = web.Application(**web_options(settings))
+    app.router.add_post("/v1/gate", page)
+    async with TestServer(app) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(b"POST /v1/gate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
