@@ -1,0 +1,406 @@
+"""``ontrack evaluate``: what the verdicts are worth, measured on recorded runs with outcomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ontrack.pipeline.blas import one_blas_thread
+from ontrack.pipeline.cli.options import json_option, paths_argument
+from ontrack.pipeline.terminal import printable
+
+if TYPE_CHECKING:
+    from ontrack.pipeline.evaluation.corpus import Recording
+    from ontrack.pipeline.evaluation.measures import Measure
+    from ontrack.pipeline.evaluation.watching import Setup, Watcher
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+NOTES_SHOWN = ("warned_at", "loop_at", "by_step")
+
+
+@click.group(name="evaluate")
+def command() -> None:
+    """Measure verdicts, scores and the gate on recorded runs that say how they ended.
+
+    PATH… are files in any supported format; a file with several runs is a corpus of its own, and
+    all of them together are one more. See docs/evaluation.md.
+    """
+
+
+def _options(name: str) -> Callable[[Command], Command]:
+    """Add what all experiments share."""
+    decorators: tuple[Callable[[Any], Any], ...] = (
+        command.command(name=name),
+        paths_argument(required=True),
+        click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts."),
+        click.option(
+            "--format", "format_", default="auto", show_default=True, help="Format of PATH."
+        ),
+        click.option("--profile", metavar="NAME", help="Profile of operator settings."),
+        click.option(
+            "--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm."
+        ),
+        click.option(
+            "--references",
+            "count",
+            type=click.IntRange(min=0),
+            default=5,
+            show_default=True,
+            metavar="N",
+            help="Successful runs of the same task that a run is compared with, at most; never "
+            "the run itself.",
+        ),
+        click.option(
+            "--exclude-own-model",
+            is_flag=True,
+            help="No references by the model that made the run.",
+        ),
+        click.option(
+            "--other-tasks",
+            is_flag=True,
+            help="References are N successes of other tasks, the same for every run; their tasks "
+            "are left out. For corpora with one run a task.",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of every choice."),
+        click.option(
+            "--processes",
+            type=click.IntRange(min=1),
+            help="At work side by side [cores]; the figures do not depend on it.",
+        ),
+        json_option,
+    )
+
+    def decorate(function: Command) -> Command:
+        decorated: Any = function
+        for each in reversed(decorators):
+            decorated = each(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _runs_option(default: int | None, text: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--runs",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=text,
+    )
+
+
+def _plot_option(text: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help=text
+    )
+
+
+def _lengths(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Parse ``3,5,whole``."""
+    found = []
+    for part in (each.strip() for each in text.split(",")):
+        if part == "whole":
+            found.append(0)
+        elif part.isascii() and part.isdigit() and int(part[:9]) > 0:
+            found.append(int(part))
+        else:
+            raise click.BadParameter(
+                f"{part[:40]!r}: expected numbers of steps such as 3,5,10, and `whole` for all"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What an experiment works with."""
+
+    setup: Setup
+    chosen: dict[str, tuple[Recording, ...]]
+    seed: int
+    processes: int
+    as_json: bool
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        return self.setup.recordings
+
+    @property
+    def profile(self) -> str:
+        return self.setup.settings.profile
+
+    def names(self, run: Recording) -> tuple[str, ...]:
+        """Ids of a run's references."""
+        return tuple(each.run_id for each in self.chosen.get(run.run_id, ()))
+
+    def work(
+        self, what: str, function: Callable[[Watcher, Job], Result], jobs: Sequence[Job]
+    ) -> list[Result]:
+        """Do jobs under a progress bar."""
+        from ontrack.pipeline.evaluation.processes import run_jobs
+
+        with _progress(what, len(jobs)) as advance:
+            return run_jobs(function, self.setup, jobs, self.processes, advance)
+
+    def show(self, title: str, measures: Sequence[Measure]) -> None:
+        """Print the figures, as lines for programs or as a table."""
+        if self.as_json:
+            for measure in measures:
+                click.echo(json.dumps(measure.as_record()))
+        else:
+            _table(title, measures)
+
+
+def _prepare(
+    paths: tuple[str, ...],
+    tools: tuple[str, ...],
+    format_: str,
+    profile: str | None,
+    encoder: str | None,
+    count: int,
+    exclude_own_model: bool,
+    other_tasks: bool,
+    seed: int,
+    processes: int | None,
+    as_json: bool,
+    equal: bool = False,
+) -> _Bench:
+    one_blas_thread()  # before anything imports numpy
+    from ontrack.pipeline.embedded import make_fold
+    from ontrack.pipeline.evaluation.corpus import ReferencePlan, read_corpora
+    from ontrack.pipeline.evaluation.processes import processors
+    from ontrack.pipeline.evaluation.watching import Setup
+    from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.readers import read_tools
+    from ontrack.pipeline.settings import load_settings
+
+    settings = load_settings(profile=profile, encoder=encoder)
+    set_up_logging("warning", settings.log_json)
+    limits = make_fold(settings).profile
+    contracts = tuple(tool for path in tools for tool in read_tools(path))
+    recordings = read_corpora(paths, format_, settings.limits, settings.redaction)
+    if count > limits.references_max:
+        click.echo(
+            f"a run is compared with at most {limits.references_max} references; "
+            f"--references {count} is more",
+            err=True,
+        )
+    plan = ReferencePlan(
+        min(count, limits.references_max),
+        limits.reference_steps_max,
+        exclude_own_model,
+        equal,
+        other_tasks,
+        seed,
+    )
+    chosen = plan.choose(recordings)
+    bench = _Bench(
+        Setup(settings, contracts, tuple(recordings)),
+        chosen,
+        seed,
+        processes or processors(),
+        as_json,
+    )
+    served = sum(bool(references) for references in chosen.values())
+    click.echo(f"{len(recordings)} runs, {served} of them with references", err=True)
+    return bench
+
+
+@_options("ranking")
+@click.option(
+    "--k",
+    "ks",
+    callback=_lengths,
+    default="3,5,8,10,20,whole",
+    show_default=True,
+    metavar="K,…",
+    help="Numbers of steps seen; `whole` for all.",
+)
+@click.option(
+    "--full-prefixes",
+    is_flag=True,
+    help="Leave out runs shorter than k, instead of taking all their steps.",
+)
+@_plot_option("Write ROC and calibration (after the second of K, or the only one).")
+def ranking(ks: tuple[int, ...], full_prefixes: bool, plot: Path | None, **options: Any) -> None:
+    """Do runs that will succeed score higher early on? AUROC, with rivals beside it."""
+    bench = _prepare(equal=True, **options)
+    from ontrack.pipeline.evaluation import figures, ranking
+
+    if plot is not None:
+        figures.require_matplotlib()
+    runs = ranking.eligible(bench.recordings, bench.chosen)
+    jobs = [ranking.RankingJob(run.run_id, bench.names(run), ks) for run in runs]
+    found = bench.work("ranking", ranking.score_run, jobs)
+    scored = {job.run_id: scores for job, scores in zip(jobs, found, strict=True)}
+    measures = ranking.summarise(runs, scored, bench.profile, bench.seed, full_prefixes)
+    bench.show("Do successes rank above failures? Area under the ROC curve", measures)
+    _tell_left_out(measures)
+    if plot is not None:
+        figures.plot_ranking(plot, runs, scored, ks[min(1, len(ks) - 1)], bench.profile)
+
+
+@_options("gate")
+@_runs_option(None, "Clean runs a corpus [all].")
+def gate(runs: int | None, **options: Any) -> None:
+    """Put malicious calls into successful runs: how many does the gate block, and what else?"""
+    bench = _prepare(**options)
+    from ontrack.pipeline.evaluation import gate
+    from ontrack.pipeline.evaluation.injected import Herd
+
+    herd = Herd(bench.recordings, {each.name: each for each in bench.setup.contracts})
+    jobs = gate.plan(bench.recordings, bench.chosen, herd, bench.seed, runs)
+    _require_some(jobs)
+    answers = bench.work("gate", gate.ask, jobs)
+    bench.show("What the gate blocks", gate.summarise(jobs, answers, bench.profile, bench.seed))
+
+
+@_options("loops")
+@click.option(
+    "--matrix",
+    "matrices",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Loops and legitimate patterns: {name: {loop_by_step, steps: […]}}; repeatable.",
+)
+def loops(matrices: tuple[str, ...], **options: Any) -> None:
+    """Are loops found, and are successful runs left in peace? No references take part."""
+    bench = _prepare(**options)
+    from ontrack.pipeline.evaluation import loops
+
+    measures: list[Measure] = []
+    for path in matrices:
+        matrix = loops.read_matrix(path)
+        patterns = [loops.LoopJob(name, pattern) for name, pattern in matrix.items()]
+        signs = bench.work("matrix", loops.watch, patterns)
+        named = dict(zip(matrix, signs, strict=True))
+        corpus = Path(path).name.split(".")[0]
+        measures += loops.summarise_matrix(corpus, matrix, named, bench.profile)
+    jobs = [loops.LoopJob(run.run_id) for run in bench.recordings]
+    found = bench.work("loops", loops.watch, jobs)
+    by_run = {job.run_id: signs for job, signs in zip(jobs, found, strict=True)}
+    measures += loops.summarise(bench.recordings, by_run, bench.profile)
+    bench.show("Loops and stalls", measures)
+
+
+@_options("faults")
+@_runs_option(60, "Runs a fault and corpus.")
+def faults(runs: int | None, **options: Any) -> None:
+    """Put known faults into successful runs: which are found, how soon, at what price?"""
+    bench = _prepare(**options)
+    from ontrack.pipeline.evaluation import faults
+    from ontrack.pipeline.evaluation.injected import Herd
+
+    herd = Herd(bench.recordings, {each.name: each for each in bench.setup.contracts})
+    jobs = faults.plan(bench.recordings, bench.chosen, herd, bench.seed, runs)
+    _require_some(jobs)
+    alarms = bench.work("faults", faults.watch, jobs)
+    bench.show("Faults put into clean runs", faults.summarise(jobs, alarms, bench.profile))
+
+
+@_options("abort")
+@_plot_option("Write steps saved against false stops.")
+def abort(plot: Path | None, **options: Any) -> None:
+    """Stop runs early by several policies: who is stopped, and what does it save?"""
+    bench = _prepare(**options)
+    from ontrack.pipeline.evaluation import abort, figures
+
+    if plot is not None:
+        figures.require_matplotlib()
+    jobs = [abort.AbortJob(run.run_id, bench.names(run)) for run in bench.recordings]
+    found = bench.work("abort", abort.watch, jobs)
+    courses = {job.run_id: course for job, course in zip(jobs, found, strict=True)}
+    measures = abort.summarise(bench.recordings, courses, bench.profile, bench.seed)
+    bench.show("Stopping early", measures)
+    if plot is not None:
+        figures.plot_savings(plot, abort.savings(bench.recordings, courses), bench.profile)
+
+
+def _tell_left_out(measures: Sequence[Measure]) -> None:
+    """Say how many tasks had no pair to compare."""
+    counts = {
+        measure.corpus: (measure.more["tasks_left_out"], measure.more["tasks"])
+        for measure in measures
+        if "tasks_left_out" in measure.more
+    }
+    for corpus, (left_out, compared) in counts.items():
+        click.echo(
+            f"{printable(corpus)}: {compared} tasks compared within; {left_out} left out, since "
+            "all their runs ended alike",
+            err=True,
+        )
+
+
+def _require_some(jobs: Sequence[object]) -> None:
+    if not jobs:
+        from ontrack.topics.errors import InvalidInput
+
+        raise InvalidInput(
+            "no successful run has a reference (another successful run of its task); give more "
+            "runs a task, or --other-tasks"
+        )
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _table(title: str, measures: Sequence[Measure]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("corpus", "measure", "method"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("k", "value", "95 % interval", "n"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("note")
+    before: tuple[object, ...] | None = None
+    for each in _in_blocks([measure.as_record() for measure in measures]):
+        block = (each["corpus"], each["k"])
+        if before not in (None, block):
+            table.add_section()
+        before = block
+        against = f" - {each['against']}" if "against" in each else ""
+        interval = "" if each["low"] is None else f"{each['low']:.3f} … {each['high']:.3f}"
+        table.add_row(
+            printable(each["corpus"]),
+            each["measure"],
+            printable(each["method"]) + against,
+            "" if each["k"] is None else str(each["k"]),
+            "" if each["value"] is None else f"{each['value']:.3f}",
+            interval,
+            f"{each['n']:,}",
+            ", ".join(f"{name} {each[name]}" for name in NOTES_SHOWN if each.get(name) is not None),
+        )
+    Console().print(table, markup=False)
+
+
+def _in_blocks(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put rows of the same corpus, k and measure together, in the order of their first ones."""
+
+    def places(name: str) -> dict[object, int]:
+        return {value: at for at, value in enumerate(dict.fromkeys(r[name] for r in records))}
+
+    orders = {name: places(name) for name in ("corpus", "k", "measure")}
+    return sorted(records, key=lambda each: [orders[name][each[name]] for name in orders])

@@ -1,0 +1,1 @@
+"""Evaluation on recorded runs: one experiment a file, injected faults, statistics, figures."""

@@ -1,0 +1,257 @@
+"""Corpora: recorded runs with task, model and outcome, and the references each is compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from ontrack.operators.redaction import Redaction
+from ontrack.pipeline import readers
+from ontrack.pipeline.sources import STDIN
+from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
+from ontrack.topics.errors import InvalidInput
+from ontrack.topics.events import Agent, Event, Outcome, RunEnded, RunStarted, Step
+from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep
+
+EVERYTHING: Final = "(all)"  # the name under which all corpora are evaluated together
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recorded run.
+
+    Parameters
+    ----------
+    corpus
+        The file's name without suffixes; of files with one run each, their folder's.
+    task
+        Task within the corpus; a run that names none is a task of its own.
+    has_task
+        Whether the run names its task.
+    model
+        The agent's id, or None.
+    steps
+        In order, numbered from 0.
+    """
+
+    corpus: str
+    run_id: str
+    task: str
+    has_task: bool
+    model: str | None
+    outcome: Outcome
+    steps: tuple[Step, ...]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the recording says so."""
+        return self.outcome == "success"
+
+    @property
+    def key(self) -> str:
+        """Task, distinct among all corpora: what is resampled and never split."""
+        return f"{self.corpus}\x1f{self.task}"
+
+    @property
+    def events(self) -> list[Event]:
+        """The run as it would have arrived, its end apart."""
+        agent = None if self.model is None else Agent(id=self.model)
+        return [RunStarted(run_id=self.run_id, task_id=self.task, agent=agent), *self.steps]
+
+    def as_reference(self) -> Reference:
+        """Return the run as a reference of its task."""
+        return self.as_reference_of(self.task)
+
+    def as_reference_of(self, task: str) -> Reference:
+        """Return the run as a reference of any task."""
+        return Reference(
+            reference_id=self.run_id,
+            task_id=task,
+            provenance=Provenance.MINED,
+            run_id=self.run_id,
+            steps=tuple(ReferenceStep.of(step) for step in self.steps),
+        )
+
+
+class _Open:
+    """A run while it is being read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.task: str | None = None
+        self.model: str | None = None
+        self.outcome: Outcome = "unknown"
+        self.steps: list[Step] = []
+
+    def take(self, event: Event) -> None:
+        self.task = self.task or event.task_id
+        if event.agent is not None:
+            self.model = self.model or event.agent.id or event.agent.name
+        if isinstance(event, Step):
+            self.steps.append(event)
+        elif isinstance(event, RunEnded):
+            self.outcome = event.outcome
+
+
+def read_corpora(
+    paths: Sequence[str],
+    format: str = "auto",
+    limits: Limits = DEFAULT_LIMITS,
+    redaction: Redaction | None = None,
+    stdin: Any = None,
+) -> list[Recording]:
+    """Read every run of files in any supported format, in the order of corpus, task and run.
+
+    Runs without steps are left out: there is nothing to judge.
+
+    Raises
+    ------
+    InvalidFile
+        As :func:`ontrack.pipeline.readers.read_events`.
+    InvalidInput
+        No run of the files has both steps and an outcome.
+    """
+    runs: dict[str, _Open] = {}
+    for found in readers.read_events(paths, format, None, limits, stdin):
+        event = found.event if redaction is None else redaction.event(found.event)
+        runs.setdefault(event.run_id, _Open(found.path)).take(event)
+    per_file = Counter(run.path for run in runs.values())
+    recordings = [
+        _recording(run_id, run, _corpus(run.path, per_file[run.path]))
+        for run_id, run in runs.items()
+        if run.steps
+    ]
+    if not any(each.outcome in ("success", "failure") for each in recordings):
+        raise InvalidInput(
+            f"none of the {len(recordings)} runs with steps says whether it succeeded; evaluation "
+            "needs runs that end with an outcome of success or failure"
+        )
+    return sorted(recordings, key=lambda each: (each.corpus, each.task, each.run_id))
+
+
+def by_corpus(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
+    """Group runs by corpus; where there are several, all of them together come last."""
+    groups: dict[str, list[Recording]] = {}
+    for each in recordings:
+        groups.setdefault(each.corpus, []).append(each)
+    if len(groups) > 1:
+        groups[EVERYTHING] = list(recordings)
+    return groups
+
+
+def _corpus(path: str, runs: int) -> str:
+    if path == STDIN:
+        return "stdin"
+    file = Path(path)
+    return file.name.split(".")[0] if runs > 1 else file.resolve().parent.name
+
+
+def _recording(run_id: str, run: _Open, corpus: str) -> Recording:
+    numbered = all(step.seq is not None for step in run.steps)
+    ordered = run.steps
+    if numbered:
+        by_seq: dict[int, Step] = {}
+        for step in run.steps:
+            by_seq.setdefault(step.seq or 0, step)
+        ordered = [by_seq[seq] for seq in sorted(by_seq)]
+    places = {step.seq if numbered else place: place for place, step in enumerate(ordered)}
+    task = run.task or f"(none: {run_id})"[:512]
+    steps = tuple(
+        step.model_copy(
+            update={
+                "seq": place,
+                "task_id": task,
+                "parent_run_id": None,
+                "parents": None
+                if step.parents is None
+                else tuple(places[seq] for seq in step.parents if seq in places),
+            }
+        )
+        for place, step in enumerate(ordered)
+    )
+    return Recording(corpus, run_id, task, run.task is not None, run.model, run.outcome, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePlan:
+    """How a run's references are chosen.
+
+    Parameters
+    ----------
+    count
+        References a run gets at most.
+    steps_max
+        Longer runs are no references.
+    exclude_own_model
+        No reference of the model that made the run.
+    equal
+        Every run of a task gets the same number: a failed run could have one more than a
+        successful one, which must not be compared with itself, and would look better for it.
+    other_tasks
+        The references are ``count`` successes of other tasks, the same ones for every run (for
+        corpora whose tasks have one run each); the tasks they come from are left out.
+    """
+
+    count: int = 5
+    steps_max: int = 128
+    exclude_own_model: bool = False
+    equal: bool = True
+    other_tasks: bool = False
+    seed: int = 0
+
+    def choose(self, recordings: Sequence[Recording]) -> dict[str, tuple[Recording, ...]]:
+        """Return the references of each run by run id, never the run itself.
+
+        Which are chosen depends on the seed and the run alone, not on the order of the runs. A run
+        without any is in the result with none; with ``other_tasks``, one that is itself of a
+        reference's task is not in it.
+        """
+        found: dict[str, tuple[Recording, ...]] = {}
+        for runs in _groups(recordings, self.other_tasks).values():
+            found |= self._of_corpus(runs) if self.other_tasks else self._of_task(runs)
+        return found
+
+    def _of_task(self, runs: list[Recording]) -> dict[str, tuple[Recording, ...]]:
+        good = [run for run in runs if self._can_be_reference(run) and run.has_task]
+        pools = {run.run_id: self._others(good, run) for run in runs}
+        sizes = [len(pool) for pool in pools.values() if pool]
+        most = min([self.count, *sizes]) if self.equal else self.count
+        return {run.run_id: tuple(self._drawn(run.run_id, pools[run.run_id], most)) for run in runs}
+
+    def _of_corpus(self, runs: list[Recording]) -> dict[str, tuple[Recording, ...]]:
+        good = [run for run in runs if self._can_be_reference(run)]
+        by_task: dict[str, Recording] = {}
+        for run in self._drawn(runs[0].corpus, good, len(good)):
+            by_task.setdefault(run.key, run)
+        chosen = tuple(list(by_task.values())[: self.count])
+        taken = {run.key for run in chosen}
+        return {
+            run.run_id: tuple(self._others(chosen, run)) for run in runs if run.key not in taken
+        }
+
+    def _can_be_reference(self, run: Recording) -> bool:
+        return run.succeeded and len(run.steps) <= self.steps_max
+
+    def _others(self, pool: Sequence[Recording], run: Recording) -> list[Recording]:
+        return [
+            other
+            for other in pool
+            if other.run_id != run.run_id
+            and not (self.exclude_own_model and other.model == run.model)
+        ]
+
+    def _drawn(self, name: str, pool: Sequence[Recording], count: int) -> list[Recording]:
+        rng = Random(f"{self.seed}|references|{name}")
+        ordered = sorted(pool, key=lambda run: run.run_id)
+        return rng.sample(ordered, min(count, len(ordered)))
+
+
+def _groups(recordings: Sequence[Recording], whole_corpus: bool) -> dict[str, list[Recording]]:
+    groups: dict[str, list[Recording]] = {}
+    for run in recordings:
+        groups.setdefault(run.corpus if whole_corpus else run.key, []).append(run)
+    return groups
