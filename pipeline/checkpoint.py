@@ -5,10 +5,12 @@ log. One entry a run, under its id, and one entry for the partition, under the e
 
 * from which offset on the log must be read,
 * which runs were open there, and the offset of the last event of each,
-* which runs had ended.
+* which runs had ended,
+* which runs started which, and which were halted.
 
-An entry of a run may be newer than the partition's: then the events that it already holds are
-passed over (``known_until``). It must never be older, as a former owner's last words could be.
+A run's entry also holds its waiting steps. It may be newer than the partition's: then the events
+that it already holds are passed over (``known_until``). It must never be older, as a former
+owner's last words could be.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ontrack.operators import snapshot
 from ontrack.operators.run import RunState
@@ -23,7 +26,7 @@ from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.topics.errors import InvalidSnapshot
 
 PARTITION_KEY = b""
-_KIND = "partition-1"
+_KIND = "partition-2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +49,19 @@ class Entry:
     time_ms: int = 0
 
 
-def run_entry(run_id: str, state: RunState, offset: int) -> Entry:
+def run_entry(partition: PartitionState, run_id: str) -> Entry:
     """Return the entry of an open run."""
-    return Entry(run_id.encode(), snapshot.dump(state, offset), offset)
+    offset = partition.positions[run_id]
+    waiting = partition.waiting.stored(run_id)
+    return Entry(run_id.encode(), snapshot.dump(partition.runs[run_id], offset, waiting), offset)
 
 
 def partition_entry(fold: Fold, state: PartitionState, next_offset: int) -> Entry:
     """Return the partition's own entry, written after those of its runs."""
     ended = [part for item in state.ended.items() for part in item]
-    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), ended]
+    children = [[parent, *some] for parent, some in state.family.children.items()]
+    family = [children, list(state.family.halted)]
+    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), ended, family]
     return Entry(PARTITION_KEY, snapshot.seal(parts), next_offset - 1)
 
 
@@ -67,15 +74,16 @@ class Stored:
     """
 
     next_offset: int
-    open_runs: Mapping[str, tuple[int, RunState]]
+    open_runs: Mapping[str, tuple[int, RunState, tuple[Any, ...]]]
     closed_runs: Mapping[str, int]
     ended: Mapping[str, bytes | None]
+    family: tuple[Any, ...]
     written_ms: int
 
     @property
     def newest_ms(self) -> int:
         """Broker time of the newest first event among the open runs, -1 without any."""
-        return max((state.started_ms or -1 for _, state in self.open_runs.values()), default=-1)
+        return max((state.started_ms or -1 for _, state, _ in self.open_runs.values()), default=-1)
 
 
 def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
@@ -90,13 +98,14 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
     own = latest.get(PARTITION_KEY)
     if own is None or own.value is None:
         return None
-    kind, stamp, next_offset, positions, ended = snapshot.unseal(own.value)
+    kind, stamp, *content = snapshot.unseal(own.value)
     if kind != _KIND or stamp != _stamp(fold):
         raise InvalidSnapshot(
             "the checkpoint was written under other settings or by another engine; "
             "the partition is folded from the log"
         )
-    open_runs: dict[str, tuple[int, RunState]] = {}
+    next_offset, positions, ended, family = content
+    open_runs: dict[str, tuple[int, RunState, tuple[Any, ...]]] = {}
     closed_runs: dict[str, int] = {}
     for run_id, position in zip(positions[::2], positions[1::2], strict=True):
         entry = latest.get(run_id.encode())
@@ -105,14 +114,14 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
         if entry.value is None:
             closed_runs[run_id] = entry.offset
             continue
-        offset, state = snapshot.read(entry.value)
+        offset, state, waiting = snapshot.read(entry.value)
         if offset < position:
             raise InvalidSnapshot(
                 f"the snapshot of run {run_id!r} is older than the checkpoint that names it"
             )
-        open_runs[run_id] = offset, state
+        open_runs[run_id] = offset, state, waiting
     ends = dict(zip(ended[::2], ended[1::2], strict=True))
-    return Stored(next_offset, open_runs, closed_runs, ends, own.time_ms)
+    return Stored(next_offset, open_runs, closed_runs, ends, family, own.time_ms)
 
 
 def restore(fold: Fold, stored: Stored) -> PartitionState:
@@ -124,11 +133,17 @@ def restore(fold: Fold, stored: Stored) -> PartitionState:
         A run was compared with other references than those at hand.
     """
     state = fold.partition()
-    for run_id, (offset, held) in stored.open_runs.items():
+    for run_id, (offset, held, waiting) in stored.open_runs.items():
         state.runs[run_id] = fold.thaw(held)
+        state.waiting.restore(run_id, waiting)
         state.positions[run_id] = state.known_until[run_id] = offset
         state.heard_ms[run_id] = stored.written_ms
     state.ended = OrderedDict(stored.ended)
+    children, halted = stored.family
+    for parent, *some in children:
+        for child in some:
+            state.family.add(parent, child)
+    state.family.halted = OrderedDict.fromkeys(halted)
     for run_id, offset in stored.closed_runs.items():
         state.ended[run_id] = None
         state.known_until[run_id] = offset

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ontrack.operators.profiles import make_profile
 from ontrack.pipeline.encoders import CachedEncoder, make_encoder
-from ontrack.pipeline.fold import Fold, Record
+from ontrack.pipeline.fold import Fold, Said
 from ontrack.pipeline.library import Library
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.solver import kernels
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidSettings
-from ontrack.topics.events import Event, Proposal, RunEnded, Step
+from ontrack.topics.events import Event, Notice, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
@@ -27,15 +30,19 @@ def make_fold(settings: Settings) -> Fold:
     """
     use_kernel(settings)
     encoder = CachedEncoder(make_encoder(settings.encoder), settings.encoder_cache_entries)
-    profile = make_profile(settings.profile, encoder.name)
+    profile = replace(
+        make_profile(settings.profile, encoder.name), show_arguments=settings.show_arguments
+    )
+    redaction = settings.redaction
     return Fold(
         profile,
         encoder,
-        Library(profile, encoder),
+        Library(profile, encoder, redaction=redaction),
         settings.limits,
         settings.ended_runs_max,
         settings.intervene,
         settings.warm_runs_max,
+        redaction,
     )
 
 
@@ -87,7 +94,19 @@ class EmbeddedMonitor:
         """Fold one event as JSON bytes; ``source`` and ``offset`` name it in a dead letter."""
         self._fed += 1
         place = self._fed - 1 if offset is None else offset
-        return self.fold.apply(self.state, Record(value, topic=source, offset=place))
+        outputs: list[Output] = []
+        left: deque[Said] = deque(
+            self.fold.apply(self.state, Record(value, None, source, 0, place))
+        )
+        while left:
+            said = left.popleft()
+            if isinstance(said, Notice):
+                # Over Kafka it goes through the log; here it is simply the next event.
+                notice = Record(codecs.encode(said), None, source, 0, place)
+                left.extend(self.fold.apply(self.state, notice))
+            else:
+                outputs.append(said)
+        return outputs
 
     def propose(self, proposal: Proposal) -> Decision:
         """Ask the gate about a call before it runs.

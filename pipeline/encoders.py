@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import threading
 import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -179,7 +180,8 @@ class MiniLMEncoder(_OneByOne):
 class CachedEncoder:
     """An encoder with a bounded memory of the texts it met last.
 
-    Keys are 16-byte digests, so the cache keeps no text. Not for use from several threads.
+    Keys are 16-byte digests, so the cache keeps no text. Several threads may use it: two that
+    miss the same text both encode it, to the same vector.
 
     Parameters
     ----------
@@ -200,6 +202,7 @@ class CachedEncoder:
         self._encoder = encoder
         self._entries = entries
         self._kept: OrderedDict[bytes, Vectors] = OrderedDict()
+        self._lock = threading.Lock()
         self.name = encoder.name
         self.dimension = encoder.dimension
         self.hits = 0
@@ -211,20 +214,22 @@ class CachedEncoder:
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Return the encoder's vectors (n, d), read-only."""
         keys = [blake2b(t.encode("utf-8", "surrogatepass"), digest_size=16).digest() for t in texts]
-        missing = {k: t for k, t in zip(keys, texts, strict=True) if k not in self._kept}
-        # Rows of this call stay at hand even where the call alone is larger than the cache.
-        here = {key: self._kept[key] for key in keys if key not in missing}
-        for key in here:
-            self._kept.move_to_end(key)
+        with self._lock:
+            missing = {k: t for k, t in zip(keys, texts, strict=True) if k not in self._kept}
+            # Rows of this call stay at hand even where the call alone is larger than the cache.
+            here = {key: self._kept[key] for key in keys if key not in missing}
+            for key in here:
+                self._kept.move_to_end(key)
+            self.misses += len(missing)
+            self.hits += len(texts) - len(missing)
         if missing:
             fresh = self._encoder.encode(list(missing.values()))
-            for key, row in zip(missing, fresh, strict=True):
-                # A copy: a view would keep the whole batch alive.
-                self._kept[key] = here[key] = row.copy()
-            while len(self._kept) > self._entries:
-                self._kept.popitem(last=False)
-        self.misses += len(missing)
-        self.hits += len(texts) - len(missing)
+            with self._lock:
+                for key, row in zip(missing, fresh, strict=True):
+                    # A copy: a view would keep the whole batch alive.
+                    self._kept[key] = here[key] = row.copy()
+                while len(self._kept) > self._entries:
+                    self._kept.popitem(last=False)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, key in zip(rows, keys, strict=True):
             row[:] = here[key]

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from ontrack.operators.artifacts import ArtifactParams
 from ontrack.operators.profiles import Profile
+from ontrack.operators.redaction import Redaction
 from ontrack.operators.references import ReferenceSet, choose, compile_references, texts
 from ontrack.operators.run import Knowledge
 from ontrack.pipeline.encoders import CachedEncoder
@@ -99,9 +100,18 @@ class Library:
         Gives the references' vectors.
     compiled_max
         Reference sets kept compiled (least recently used ones go).
+    redaction
+        Of references, as of the runs that are compared with them.
     """
 
-    def __init__(self, profile: Profile, encoder: CachedEncoder, compiled_max: int = 1024) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        encoder: CachedEncoder,
+        compiled_max: int = 1024,
+        redaction: Redaction | None = None,
+    ) -> None:
+        self._redaction = redaction or Redaction()
         self._profile = profile
         self._encoder = encoder
         self._compiled_max = compiled_max
@@ -114,7 +124,8 @@ class Library:
 
     def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
         """Publish a reference, or withdraw it (None)."""
-        self._references.put(key, item, published_ms)
+        redacted = None if item is None else self._redaction.reference(item)
+        self._references.put(key, redacted, published_ms)
         self._changed()
 
     def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
@@ -124,7 +135,8 @@ class Library:
 
     def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
         """Publish a task with its written references, or withdraw it (None)."""
-        self._tasks.put(key, item, published_ms)
+        redacted = None if item is None else self._redaction.task(item)
+        self._tasks.put(key, redacted, published_ms)
         self._changed()
 
     def fill(
@@ -135,11 +147,12 @@ class Library:
     ) -> None:
         """Publish many items as known from the start."""
         for reference in references:
-            self._references.put(reference.reference_id, reference, ALWAYS)
+            redacted = self._redaction.reference(reference)
+            self._references.put(reference.reference_id, redacted, ALWAYS)
         for contract in contracts:
             self._contracts.put(contract.name, contract, ALWAYS)
         for task in tasks:
-            self._tasks.put(task.id, task, ALWAYS)
+            self._tasks.put(task.id, self._redaction.task(task), ALWAYS)
         self._changed()
 
     def knowledge(self, task_id: str | None, run_id: str, time_ms: int | None) -> Knowledge:

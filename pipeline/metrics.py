@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ontrack.pipeline.record import Record
 from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Output, Scorecard, Verdict
 
 
@@ -92,6 +95,12 @@ class Metrics:
         self.watermark_lag = Gauge(
             "ontrack_watermark_lag", "Events not folded yet", ["partition"], registry=self.registry
         )
+        self.end_to_end_seconds = Histogram(
+            "ontrack_end_to_end_seconds",
+            "Time from the broker's append of an event to its acknowledged outputs",
+            buckets=(0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
+            registry=self.registry,
+        )
         self.batch_seconds = Histogram(
             "ontrack_batch_seconds",
             "Time from taking a batch to its acknowledged outputs",
@@ -118,6 +127,12 @@ class Metrics:
         """Count a folded batch."""
         self.events.labels(str(partition)).inc(events)
         self.open_runs.labels(str(partition)).set(open_runs)
+
+    def acknowledged(self, records: Iterable[Record], now_s: float) -> None:
+        """Note how long events took from the broker's clock to ours; a clock behind it gives 0."""
+        for record in records:
+            if record.timestamp_ms is not None:
+                self.end_to_end_seconds.observe(max(0.0, now_s - record.timestamp_ms / 1000))
 
     def lag(self, partition: int, events: int) -> None:
         """Note how many events of a partition are not folded yet."""

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import yaml
 
+from ontrack.operators.redaction import Redaction
 from ontrack.pipeline.event_reader import AUTO, EventReader, OnBad, SourceEvent
 from ontrack.pipeline.sources import STDIN, Source, expand
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits, decode_tasks, decode_tools
@@ -100,6 +101,7 @@ def read_references(
     provenance: str = Provenance.MINED,
     on_skipped: OnSkipped | None = None,
     stdin: BinaryIO | None = None,
+    redaction: Redaction | None = None,
 ) -> list[Reference]:
     """Read references: runs in any format, or lines of the references topic.
 
@@ -109,6 +111,8 @@ def read_references(
     ----------
     on_skipped : callable, optional
         Called with (run id, why) for a run that cannot be a reference: no steps, or too many.
+    redaction : Redaction, optional
+        Of runs, before their ids are made: an id is a digest of all that stands in the steps.
 
     Raises
     ------
@@ -121,7 +125,7 @@ def read_references(
         raise UnknownName(f"unknown provenance {provenance!r}; known are {', '.join(Provenance)}")
     references: list[Reference] = []
     reader = EventReader(expand(paths, stdin), AUTO, None, DEFAULT_LIMITS, references)
-    for run in _recordings(reader):
+    for run in _recordings(reader, redaction):
         if run.task_id is None:
             raise InvalidFile(
                 run.path, run.line, f"run {run.run_id!r} has no task_id; a reference needs one"
@@ -137,6 +141,7 @@ def references_from_successes(
     stdin: BinaryIO | None = None,
     on_bad: OnBad | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    redaction: Redaction | None = None,
 ) -> list[Reference]:
     """Make a reference of every recorded run that names a task and ended with success.
 
@@ -150,7 +155,7 @@ def references_from_successes(
     """
     return [
         reference
-        for run in _recordings(read_events(paths, format, on_bad, limits, stdin))
+        for run in _recordings(read_events(paths, format, on_bad, limits, stdin), redaction)
         if run.outcome == "success" and run.task_id is not None
         for reference in _as_reference(run, Provenance.MINED, on_skipped)
     ]
@@ -175,12 +180,14 @@ class _Recording:
         return [by_seq[seq] for seq in sorted(by_seq)]
 
 
-def _recordings(events: Iterable[SourceEvent]) -> Iterator[_Recording]:
+def _recordings(
+    events: Iterable[SourceEvent], redaction: Redaction | None = None
+) -> Iterator[_Recording]:
     """Yield runs as they end, then those without an end; what follows an end is left out."""
     running: dict[str, _Recording] = {}
     ended: set[str] = set()
     for found in events:
-        event = found.event
+        event = found.event if redaction is None else redaction.event(found.event)
         if event.run_id in ended:
             continue
         run = running.setdefault(event.run_id, _Recording(found))

@@ -15,6 +15,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ontrack.operators.redaction import Redaction
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidSettings
 
@@ -26,6 +27,7 @@ def _from_commas(value: object) -> object:
     return value
 
 
+Paths = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
 EffectClasses = Annotated[
     tuple[Literal["read", "write", "destructive", "unknown"], ...], BeforeValidator(_from_commas)
 ]
@@ -54,6 +56,17 @@ class Settings(BaseSettings):
         "auto", description="numerics: compiled by numba, or numpy; auto is numba where installed"
     )
     intervene: bool = Field(True, description="publish interventions; false is shadow mode")
+
+    # What nobody shall see.
+    redact: Paths = Field(
+        (), description="paths whose values are replaced by digests, such as args.password"
+    )
+    redact_key: SecretStr | None = Field(
+        None, min_length=16, description="makes these digests HMACs, so that nobody can guess"
+    )
+    show_arguments: bool = Field(
+        False, description="texts of verdicts, decisions and errors may quote arguments"
+    )
 
     # Limits.
     message_bytes_max: int = Field(1_048_576, ge=1024, description="bytes an event may have")
@@ -106,6 +119,9 @@ class Settings(BaseSettings):
     checkpoint_events: int = Field(
         5000, ge=1, description="events of a partition between two checkpoints of its runs"
     )
+    reorder_ms: int = Field(
+        1000, ge=1, le=60_000, description="how long a step waits for one missing before it"
+    )
     run_idle_s: int = Field(
         21_600, ge=1, description="silence after which a run is closed as cancelled"
     )
@@ -145,10 +161,25 @@ class Settings(BaseSettings):
                 raise ValueError(f"expected host:port,… found {value[:80]!r}")
         return value
 
+    @field_validator("redact")
+    @classmethod
+    def _readable_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            Redaction(value)
+        except InvalidSettings as error:
+            raise ValueError(str(error)) from error
+        return value
+
     @property
     def limits(self) -> Limits:
         """The codec's limits."""
-        return Limits(message_bytes=self.message_bytes_max, depth=self.depth_max)
+        return Limits(self.message_bytes_max, self.depth_max, quote_values=self.show_arguments)
+
+    @property
+    def redaction(self) -> Redaction:
+        """The rules of ``redact``, with their key."""
+        key = self.redact_key
+        return Redaction(self.redact, None if key is None else key.get_secret_value().encode())
 
 
 # Variables that name a file or a test broker, not a setting.

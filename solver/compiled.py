@@ -44,7 +44,12 @@ def entry(signature: tuple[Any, ...], fastmath: frozenset[str] = EXACT) -> Calla
 
     def decorate(function: F) -> F:
         # numpy's division: Python's would raise on 0, and a loop that may raise is not vectorised.
-        options: dict[str, Any] = {"fastmath": set(fastmath), "error_model": "numpy"}
+        # Without the GIL: a long solve in a thread must not hold up the event loop.
+        options: dict[str, Any] = {
+            "fastmath": set(fastmath),
+            "error_model": "numpy",
+            "nogil": True,
+        }
         try:
             made: Any = numba.njit(signature, cache=True, **options)(function)
         except (RuntimeError, OSError):

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from tests.broker import (
     TEST_SETTINGS,
@@ -12,6 +13,10 @@ from tests.broker import (
     LocalBroker,
     check_reachable,
 )
+
+# No test asserts on time, so none may fail because the machine was busy.
+hypothesis_settings.register_profile("ontrack", deadline=None)
+hypothesis_settings.load_profile("ontrack")
 
 BROKER_FIXTURES = {"broker", "own_broker"}
 

@@ -13,15 +13,10 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from ontrack.topics.events import ErrorInfo, Step
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, ToolContract
-
-# No test asserts on time, so none may fail because the machine was busy.
-settings.register_profile("ontrack", deadline=None)
-settings.load_profile("ontrack")
 
 TOOLS = ("search_code", "open_log", "check_schema", "edit_file", "run_tests", "git_commit", "http")
 ARTIFACTS = ("src/config.py", "order-17", "ann@example.com", "#42", "T_9", "a.b", "日本-1")

@@ -18,12 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, get_args
 
 from pydantic import BaseModel
 
 from ontrack.topics.errors import InvalidSettings
-from ontrack.topics.events import Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.events import Event, Proposal
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Scorecard, Verdict
 
@@ -142,9 +142,7 @@ def catalogue(
     output = _deleted(retention_ms + SEGMENT_MS)
     knowledge = _compacted(retention_ms) | _append_time() | _size(4 * MIB)
     return Catalogue(
-        events=topic(
-            "events", "what agents do, step by step", "run id", source, RunStarted, Step, RunEnded
-        ),
+        events=topic("events", "what agents do, step by step", "run id", source, *get_args(Event)),
         proposals=topic(
             "proposals",
             "tool calls asked about before they run",

@@ -34,10 +34,11 @@ from ontrack.topics.errors import (
     UnknownEventType,
     WrongShape,
 )
-from ontrack.topics.events import AnyEvent, Call, Event, Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.events import EVENT_TYPES, AnyEvent, Call, Event, Proposal
 from ontrack.topics.jsontext import (
     PARSER_DEPTH,
     deeper_than,
+    described,
     is_plainly_fine,
     may_need_taming,
     parse,
@@ -58,6 +59,11 @@ _TASK = TypeAdapter(Task)
 _REFERENCE = TypeAdapter(Reference)
 
 _FIELDS_NAMED_MAX: Final = 3
+# Fields that hold what agents and tools say: error texts tell its kind, not what it is.
+_PRIVATE: Final = frozenset(
+    {"args", "result", "error", "action", "reason", "consumed", "produced", "call_id"}
+    | {"steps", "references"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +76,14 @@ class Limits:
         Bytes of the message value.
     depth : int
         Levels of objects and arrays in ``args`` and in ``result``; ``{}`` is one level.
+    quote_values : bool
+        Whether an error may quote values of arguments, results and texts; by default it tells
+        their type and size.
     """
 
     message_bytes: int = 1_048_576
     depth: int = 64
+    quote_values: bool = False
 
     def __post_init__(self) -> None:
         deepest = PARSER_DEPTH - 8
@@ -102,7 +112,7 @@ def decode_event(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> Decoded[Event]:
     MessageTooLarge, MalformedMessage, UnknownEventType, WrongShape, TooDeep
         All :class:`~ontrack.topics.errors.InvalidEvent`; nothing else is ever raised.
     """
-    return _decode(_EVENT, ("run_started", "step", "run_ended"), raw, limits)
+    return _decode(_EVENT, EVENT_TYPES, raw, limits)
 
 
 def decode_proposal(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> Decoded[Proposal]:
@@ -188,7 +198,7 @@ def decode_reference(given: bytes | dict[str, Any]) -> Reference:
 def event_type(record: BaseModel) -> str:
     """Return the CloudEvents type of a record: ``ontrack.event.step``, ``ontrack.verdict``."""
     kind = "contract" if isinstance(record, ToolContract) else getattr(record, "type", "record")
-    group = "event." if isinstance(record, RunStarted | Step | RunEnded) else ""
+    group = "event." if isinstance(record, Event) else ""
     return f"ontrack.{group}{kind}"
 
 
@@ -237,8 +247,8 @@ def _decode(
         record = adapter.validate_json(raw)
     except ValidationError as error:
         if not _is_syntax_error(error):
-            raise _invalid(error, known) from None
-        record, flags = _decode_leniently(adapter, known, raw)
+            raise _invalid(error, known, limits.quote_values) from None
+        record, flags = _decode_leniently(adapter, known, raw, limits.quote_values)
     if isinstance(record, Call) and not _is_plainly_fine(record):
         # One bracket is the event's own: with no more than this, nothing can be too deep.
         if raw.count(b"{") + raw.count(b"[") > limits.depth + 1:
@@ -253,13 +263,13 @@ def _is_plainly_fine(call: Call) -> bool:
 
 
 def _decode_leniently(
-    adapter: TypeAdapter[E], known: tuple[str, ...], raw: bytes
+    adapter: TypeAdapter[E], known: tuple[str, ...], raw: bytes, quote: bool
 ) -> tuple[E, tuple[str, ...]]:
-    value, flags = parse_leniently(raw)
+    value, flags = parse_leniently(raw, quote)
     try:
         return adapter.validate_python(value), flags
     except ValidationError as error:
-        raise _invalid(error, known) from None
+        raise _invalid(error, known, quote) from None
 
 
 def _check_depth(call: Call, limit: int) -> None:
@@ -291,7 +301,7 @@ def _is_syntax_error(error: ValidationError) -> bool:
     return True
 
 
-def _invalid(error: ValidationError, known: tuple[str, ...]) -> InvalidEvent:
+def _invalid(error: ValidationError, known: tuple[str, ...], quote: bool = False) -> InvalidEvent:
     details = error.errors(include_url=False)
     first = details[0]
     if first["type"] == "json_invalid":
@@ -302,10 +312,10 @@ def _invalid(error: ValidationError, known: tuple[str, ...]) -> InvalidEvent:
         found = first["input"]
         found = found.get("type") if isinstance(found, dict) else found
         return UnknownEventType(f"unknown type {shown(found)}; expected {_one_of(known)}")
-    return WrongShape(explain(details, tagged=len(known) > 1))
+    return WrongShape(explain(details, tagged=len(known) > 1, quote=quote))
 
 
-def explain(details: Iterable[ErrorDetails], *, tagged: bool = False) -> str:
+def explain(details: Iterable[ErrorDetails], *, tagged: bool = False, quote: bool = False) -> str:
     """Turn pydantic's findings into a sentence: which field, what was found, what was expected.
 
     Parameters
@@ -314,24 +324,28 @@ def explain(details: Iterable[ErrorDetails], *, tagged: bool = False) -> str:
         From ``ValidationError.errors()``.
     tagged : bool
         Whether paths begin with the tag of a discriminated union, which is left out.
+    quote : bool
+        Whether what was found may be quoted where it is an argument, a result or a text.
     """
-    texts = [_one_finding(detail, tagged) for detail in details]
+    texts = [_one_finding(detail, tagged, quote) for detail in details]
     more = len(texts) - _FIELDS_NAMED_MAX
     return "; ".join(texts[:_FIELDS_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _one_finding(detail: ErrorDetails, tagged: bool) -> str:
+def _one_finding(detail: ErrorDetails, tagged: bool, quote: bool) -> str:
     path = detail["loc"][1:] if tagged else detail["loc"]
+    is_plain = bool(path) and _PRIVATE.isdisjoint(path)
+    input_shown = (shown if quote or is_plain else described)(detail["input"])
     where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")[:80]
     message = detail["msg"].removeprefix("Value error, ")[:200]
     if detail["type"] == "missing":
         return f"field `{where}` is missing"
     if not where:
-        found = "" if detail["type"] == "value_error" else f", found {shown(detail['input'])}"
+        found = "" if detail["type"] == "value_error" else f", found {input_shown}"
         return message.replace("Input should be", "expected", 1) + found
     for subject in ("Input", "String", "Value"):
         message = message.removeprefix(f"{subject} ")
-    return f"field `{where}` {message}, found {shown(detail['input'])}"
+    return f"field `{where}` {message}, found {input_shown}"
 
 
 def _one_of(names: tuple[str, ...]) -> str:
@@ -359,7 +373,7 @@ def _items(value: object, field: str, single: str) -> list[object]:
             return [value]
         value = value.get(field, value)
     if not isinstance(value, list):
-        raise WrongShape(f"expected {{{field}: [...]}} or a list, found {shown(value)}")
+        raise WrongShape(f"expected {{{field}: [...]}} or a list, found {described(value)}")
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
@@ -128,5 +128,29 @@ class Proposal(_Event, Call):
     call_id: str | None = None
 
 
-Event = RunStarted | Step | RunEnded
-AnyEvent = Annotated[RunStarted | Step | RunEnded, Field(discriminator="type")]
+class GapClosed(_Event):
+    """The steps before ``seq`` are not waited for any longer (written by a worker)."""
+
+    type: Literal["gap_closed"] = "gap_closed"
+    seq: Seq
+
+
+class ChildStarted(_Event):
+    """The run has started another one (written by a worker, under the parent's run id)."""
+
+    type: Literal["child_started"] = "child_started"
+    child_run_id: RunId
+
+
+class ParentHalted(_Event):
+    """The run that started this one was halted (written by a worker, under the child's run id)."""
+
+    type: Literal["parent_halted"] = "parent_halted"
+    parent_run_id: RunId
+
+
+#: What workers write into the log, so that every reader of it comes to the same end.
+Notice = GapClosed | ChildStarted | ParentHalted
+Event = RunStarted | Step | RunEnded | Notice
+AnyEvent = Annotated[Event, Field(discriminator="type")]
+EVENT_TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(Event))

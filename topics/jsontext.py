@@ -68,6 +68,21 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
 
 
+def described(value: object) -> str:
+    """Return what kind of value it is, without the value: for texts that others may read."""
+    if isinstance(value, dict | list | tuple):
+        return shown(value)
+    if isinstance(value, str):
+        return f"a text of {len(value)} characters"
+    if isinstance(value, bytes | bytearray):
+        return f"{len(value)} bytes"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a truth value"
+    return "a number" if isinstance(value, int | float | Digits) else "something else"
+
+
 def may_need_taming(raw: bytes) -> bool:
     """Tell whether JSON text could hold a number that is not finite or beyond 64 bits.
 
@@ -121,11 +136,16 @@ def tame(value: Any, flags: set[str]) -> Any:
     return value
 
 
-def parse_leniently(raw: bytes) -> Parsed:
+def parse_leniently(raw: bytes, quote: bool = False) -> Parsed:
     """Parse with the standard library, which takes what pydantic's parser refuses.
 
     Lone surrogates become U+FFFD; integers of more than 20 digits become :class:`Digits` (their
     number of digits is then no matter). Numbers are otherwise left for :func:`tame`.
+
+    Parameters
+    ----------
+    quote
+        Whether an error may quote the beginning of the bytes.
 
     Raises
     ------
@@ -145,7 +165,8 @@ def parse_leniently(raw: bytes) -> Parsed:
         raise _too_deep() from None
     except ValueError as error:
         raise MalformedMessage(
-            f"not JSON: {error}; found {shown(raw)}; expected one complete JSON value"
+            f"not JSON: {error}; found {(shown if quote else described)(raw)}; "
+            "expected one complete JSON value"
         ) from None
     if deeper_than(value, PARSER_DEPTH):
         raise _too_deep()

@@ -23,6 +23,7 @@ _COMMANDS = {
     "dead-letters": ("dead_letters", "List what could not be used, or send it again."),
     "topics": ("topics", "Create or show the topics."),
     "doctor": ("doctor", "Check settings, encoder, broker and topics."),
+    "evaluate": ("evaluate", "Measure verdicts, scores and the gate on runs with outcomes."),
     "bench": ("bench", "Measure the engine on this machine."),
 }
 

@@ -69,7 +69,7 @@ def list_(
     from ontrack.pipeline.kafka.letters import Search
 
     settings = load_settings(broker=broker)
-    set_up_logging(settings.log_level, settings.log_json)
+    set_up_logging(settings.log_level, settings.log_json, settings.show_arguments)
     search = Search(frozenset(errors), since_ms=since)
     classes: Counter[str] = Counter()
 
@@ -135,7 +135,7 @@ def replay(
     from ontrack.pipeline.kafka.letters import Resender, Search
 
     settings = load_settings(broker=broker)
-    set_up_logging(settings.log_level, settings.log_json)
+    set_up_logging(settings.log_level, settings.log_json, settings.show_arguments)
     search = Search(frozenset(errors), frozenset(ids), since)
     states: Counter[str] = Counter()
 

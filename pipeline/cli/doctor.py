@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -97,7 +97,10 @@ def _profile(settings: Settings, encoder_works: bool) -> Check:
         if not encoder_works:
             return profile.name
         name = make_encoder(settings.encoder).name
-        digest = make_profile(settings.profile, name).digest(name)
+        profile = replace(
+            make_profile(settings.profile, name), show_arguments=settings.show_arguments
+        )
+        digest = profile.digest(name, settings.redaction.fingerprint)
         return f"{profile.name}, with {name} settings {digest}"
 
     return _attempt("profile", look, "choose a known one with --profile or ONTRACK_PROFILE")

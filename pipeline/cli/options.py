@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ontrack.operators.redaction import Redaction
 from ontrack.pipeline import readers
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidEvent
@@ -103,6 +104,7 @@ def load_knowledge(
     tasks: Sequence[str],
     format_: str,
     skip_bad: bool = False,
+    redaction: Redaction | None = None,
 ) -> Given:
     """Read the knowledge that the options name.
 
@@ -112,6 +114,8 @@ def load_knowledge(
         Of one event.
     skip_bad
         Pass over unusable events of PATH, which whoever reads PATH again will report.
+    redaction
+        Of runs that become references.
 
     Raises
     ------
@@ -120,7 +124,7 @@ def load_knowledge(
     """
     found: list[Reference] = []
     if references:
-        found += readers.read_references(references, Provenance(provenance))
+        found += readers.read_references(references, Provenance(provenance), redaction=redaction)
     if references_from_successes:
         if "-" in paths:
             raise click.UsageError(
@@ -128,7 +132,11 @@ def load_knowledge(
                 "allow; write the runs to a file first"
             )
         found += readers.references_from_successes(
-            paths, format_, on_bad=_pass_over if skip_bad else None, limits=limits
+            paths,
+            format_,
+            on_bad=_pass_over if skip_bad else None,
+            limits=limits,
+            redaction=redaction,
         )
     return Given(
         tuple(found),

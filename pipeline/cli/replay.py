@@ -22,8 +22,9 @@ from ontrack.pipeline.cli.options import (
 from ontrack.pipeline.cli.show import Printer
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.event_reader import AUTO
-from ontrack.pipeline.fold import Record, dead_letter
+from ontrack.pipeline.fold import dead_letter
 from ontrack.pipeline.log import set_up_logging
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidEvent
@@ -130,7 +131,7 @@ def command(
         encoder=encoder,
         intervene=False if no_intervene else None,
     )
-    set_up_logging(settings.log_level, settings.log_json)
+    set_up_logging(settings.log_level, settings.log_json, settings.show_arguments)
     printer = Printer(as_json)
     if from_topic:
         from ontrack.pipeline.kafka.history import Where
@@ -173,7 +174,9 @@ def _from_files(
     knowledge: Mapping[str, Any],
     printer: Printer,
 ) -> None:
-    given = load_knowledge(paths, settings.limits, skip_bad=quarantine, **knowledge)
+    given = load_knowledge(
+        paths, settings.limits, skip_bad=quarantine, redaction=settings.redaction, **knowledge
+    )
     monitor = EmbeddedMonitor(settings, given.references, given.contracts, given.tasks)
     quarantined: list[Output] = []
 
@@ -203,7 +206,7 @@ def _from_topic(
 ) -> None:
     from ontrack.pipeline.kafka.refold import Refold
 
-    given = load_knowledge((), settings.limits, **knowledge)
+    given = load_knowledge((), settings.limits, redaction=settings.redaction, **knowledge)
     refold = Refold(settings, where, run_ids, gate, given.references, given.contracts, given.tasks)
 
     async def fold() -> None:

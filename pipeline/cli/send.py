@@ -17,7 +17,7 @@ from ontrack.pipeline.cli.options import (
     paths_argument,
 )
 from ontrack.pipeline.event_reader import SourceEvent
-from ontrack.pipeline.settings import load_settings
+from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics.codecs import Limits
 from ontrack.topics.events import Event
 
@@ -37,7 +37,7 @@ def command(
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate must be above 0")
     settings = load_settings(broker=broker)
-    given, events = _demo() if demo else (load_knowledge(paths, settings.limits, **knowledge), None)
+    given, events = _demo() if demo else (_given(settings, paths, knowledge), None)
     source = (
         events if events is not None else _from_files(paths, knowledge["format_"], settings.limits)
     )
@@ -53,6 +53,10 @@ def command(
     began = time.monotonic()
     count = asyncio.run(send())
     click.echo(f"{count} events sent in {time.monotonic() - began:.1f} s", err=True)
+
+
+def _given(settings: Settings, paths: tuple[str, ...], knowledge: dict[str, Any]) -> Given:
+    return load_knowledge(paths, settings.limits, redaction=settings.redaction, **knowledge)
 
 
 def _from_files(

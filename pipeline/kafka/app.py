@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import faust
+import faust.exceptions
 import structlog
 from faust.types.auth import SASLMechanism
 
-from ontrack.pipeline.fold import Record
 from ontrack.pipeline.kafka.connection import ssl_context, topics_of
+from ontrack.pipeline.kafka.transport import Transport
 from ontrack.pipeline.kafka.web import add_pages, check_exposure, web_options
 from ontrack.pipeline.kafka.worker import Delivery, Worker
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 
 _log = structlog.get_logger(__name__)
+
+LAG_S = 1.0  # how often the lag is brought up to date; it costs no question to the broker
 
 
 def make_app(settings: Settings) -> faust.App:
@@ -58,6 +62,7 @@ def make_app(settings: Settings) -> faust.App:
         web_port=settings.web_port,
         web_application_options=web_options(settings),
     )
+    app.transport = Transport(app.conf.broker_consumer, app)
     raw: dict[str, Any] = {
         "key_type": bytes,
         "value_type": bytes,
@@ -104,6 +109,16 @@ def make_app(settings: Settings) -> faust.App:
         if holder:
             await holder[0].check_watermarks()
 
+    @app.timer(LAG_S)
+    async def note_lag() -> None:
+        if holder:
+            holder[0].note_ends(_ends(app, topics.events.name))
+
+    @app.timer(max(0.1, settings.reorder_ms / 4000))
+    async def close_gaps() -> None:
+        if holder:
+            await holder[0].close_gaps()
+
     add_pages(app, settings, worker)
     return app
 
@@ -117,8 +132,24 @@ def run_worker(settings: Settings) -> None:
         logfile=sys.stderr,
         redirect_stdouts=False,
         override_logging=False,
+        quiet=True,
     )
+    worker.spinner = None  # its escape sequences would stand in the output even where it is quiet
     worker.execute_from_commandline()
+
+
+def _ends(app: Any, topic: str) -> dict[int, int]:
+    """Return the log's end of each partition, as the last answer to a fetch told it."""
+    found = {}
+    try:
+        for tp in app.consumer.assignment():
+            end = app.consumer.highwater(tp) if tp.topic == topic else None
+            if end is not None:
+                found[tp.partition] = end
+    except (AssertionError, faust.exceptions.ConsumerNotStarted):
+        # aiokafka asserts that it has the partition: it has just lost it. The next look will do.
+        return {}
+    return found
 
 
 def _delivery(event: Any) -> Delivery:

@@ -7,13 +7,27 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.conn import create_conn
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 from aiokafka.helpers import create_ssl_context
 
+from ontrack.pipeline.kafka.handshake import tls_problem
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import Catalogue, catalogue
 from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 
+_LOGIN_REFUSED = (
+    AuthenticationFailedError,
+    IllegalSaslStateError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 REQUEST_BYTES_MAX = 9 * 1_048_576  # a dead letter holds an over-limit message in base64
 
 
@@ -84,12 +98,54 @@ def _needed(value: Any, name: str) -> Any:
     return value
 
 
-def unreachable(settings: Settings, error: Exception) -> BrokerUnavailable:
-    """Return the error to show when Kafka does not answer."""
+def unreachable(
+    settings: Settings, error: Exception, problem: str | None = None
+) -> BrokerUnavailable:
+    """Return the error to show when Kafka does not answer.
+
+    Parameters
+    ----------
+    problem
+        What is known to be wrong, and what to do, where more is known than the client's error.
+    """
+    if problem is not None:
+        return BrokerUnavailable(f"Kafka at {settings.broker} cannot be used: {problem}")
     return BrokerUnavailable(
         f"Kafka at {settings.broker} does not answer ({type(error).__name__}: {error}); "
         "start one (make kafka, or docker compose up kafka) or name it with --broker HOST:PORT"
     )
+
+
+async def problem_of(settings: Settings) -> str | None:
+    """Find out why a client could not start, where a cause can be told from many."""
+    context = ssl_context(settings)
+    if context is not None:
+        found = await tls_problem(settings.broker, context, settings.ssl_certfile is not None)
+        if found is not None:
+            return found
+    return await _login_problem(settings) if "SASL" in settings.security_protocol else None
+
+
+async def _login_problem(settings: Settings) -> str | None:
+    arguments = client_arguments(settings)
+    for server in arguments.pop("bootstrap_servers").split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            connection = await create_conn(host, int(port), request_timeout_ms=5000, **arguments)
+        except (
+            AuthenticationFailedError,
+            SaslAuthenticationFailed,
+            UnsupportedSaslMechanismError,
+            IllegalSaslStateError,
+        ) as no:
+            return (
+                f"it refuses the login of {settings.sasl_username!r} by {settings.sasl_mechanism} "
+                f"({type(no).__name__}); see sasl_username, sasl_password and sasl_mechanism"
+            )
+        except (KafkaError, OSError):  # nobody is there: the client's error says so
+            continue
+        connection.close()
+    return None
 
 
 async def start_producer(settings: Settings) -> AIOKafkaProducer:
@@ -128,7 +184,7 @@ async def start_admin(settings: Settings) -> AIOKafkaAdminClient:
         await admin.start()
     except (KafkaError, OSError) as error:
         await admin.close()
-        raise unreachable(settings, error) from error
+        raise unreachable(settings, error, await problem_of(settings)) from error
     return admin
 
 
@@ -137,4 +193,4 @@ async def _start(settings: Settings, client: AIOKafkaConsumer | AIOKafkaProducer
         await client.start()
     except (KafkaError, OSError) as error:
         await client.stop()
-        raise unreachable(settings, error) from error
+        raise unreachable(settings, error, await problem_of(settings)) from error

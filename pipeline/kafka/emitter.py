@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -16,14 +18,14 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from ontrack.pipeline.fold import Record
 from ontrack.pipeline.kafka.connection import start_producer
-from ontrack.pipeline.kafka.log import SOURCE_HEADER
+from ontrack.pipeline.kafka.log import MORE_HEADER, SOURCE_HEADER, Told
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import BrokerUnavailable
-from ontrack.topics.events import RunEnded
+from ontrack.topics.events import Notice, RunEnded
 from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
@@ -45,10 +47,10 @@ _HOPELESS = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message ready to send."""
+    """One message ready to send; without a partition the key decides, as for any producer."""
 
     topic: str
-    partition: int
+    partition: int | None
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]
@@ -66,26 +68,39 @@ def topic_of(topics: Catalogue, output: Output) -> str:
     return by_type[type(output)].name
 
 
-def message_of(topics: Catalogue, source: Record, output: Output) -> Message:
-    """Address an output: the partition of its source, headers that say where it came from.
+class Sent(NamedTuple):
+    """An output as a message; ``told`` is what its topic has been told with it."""
 
-    Times of processing travel here, never in the body.
+    message: Message
+    output: Output
+    told: Told
+
+
+def messages_of(topics: Catalogue, source: Record, outputs: Sequence[Output]) -> list[Sent]:
+    """Address what one record gave: the partition of the record, headers that say where from.
+
+    Times of processing travel here, never in the body. Of several messages to one topic all but
+    the last are numbered: a successor that finds one of these says the rest.
     """
-    key = source.key if isinstance(output, DeadLetter) else output.run_id.encode()
-    headers = codecs.event_headers(
-        event_id=output.id,
-        source="ontrack",
-        event_type=codecs.event_type(output),
-        time=datetime.now(UTC),
-    )
-    place = f"{source.topic}:{source.partition}:{source.offset}".encode()
-    return Message(
-        topic_of(topics, output),
-        source.partition,
-        key,
-        codecs.encode(output),
-        [*headers, (SOURCE_HEADER, place)],
-    )
+    names = [topic_of(topics, output) for output in outputs]
+    sent = []
+    for place, (output, name) in enumerate(zip(outputs, names, strict=True)):
+        more = name in names[place + 1 :]
+        number = names[:place].count(name) if more else sys.maxsize
+        key = source.key if isinstance(output, DeadLetter) else output.run_id.encode()
+        headers = codecs.event_headers(
+            event_id=output.id,
+            source="ontrack",
+            event_type=codecs.event_type(output),
+            time=datetime.now(UTC),
+        )
+        where = f"{source.topic}:{source.partition}:{source.offset}".encode()
+        headers.append((SOURCE_HEADER, where))
+        if more:
+            headers.append((MORE_HEADER, str(number).encode()))
+        message = Message(name, source.partition, key, codecs.encode(output), headers)
+        sent.append(Sent(message, output, Told(source.offset, number)))
+    return sent
 
 
 def snapshot_message(
@@ -96,15 +111,19 @@ def snapshot_message(
     return Message(topics.snapshots.name, partition, key, value, [(SOURCE_HEADER, place)])
 
 
-def end_message(topics: Catalogue, partition: int, end: RunEnded) -> Message:
-    """Address an end of ours to the events topic, as the run's own producer would."""
+def event_message(
+    topics: Catalogue, event: RunEnded | Notice, event_id: str, partition: int | None = None
+) -> Message:
+    """Address an event of ours to the events topic, as the run's own producer would."""
     headers = codecs.event_headers(
-        event_id=f"{end.run_id}:idle",
+        event_id=event_id,
         source="ontrack",
-        event_type=codecs.event_type(end),
+        event_type=codecs.event_type(event),
         time=datetime.now(UTC),
     )
-    return Message(topics.events.name, partition, end.run_id.encode(), codecs.encode(end), headers)
+    return Message(
+        topics.events.name, partition, event.run_id.encode(), codecs.encode(event), headers
+    )
 
 
 class Emitter:

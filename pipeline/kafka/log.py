@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from ontrack.pipeline.fold import Record
 from ontrack.pipeline.kafka.connection import start_consumer
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 
 SOURCE_HEADER = "ontrack_source"
 ANSWERED_HEADER = "ontrack_answered"
+MORE_HEADER = "ontrack_more"
 LOG_APPEND_TIME = 1
 
 
@@ -110,16 +113,34 @@ def source_offset(message: ConsumerRecord, topic: str) -> int:
     return -1
 
 
-def told_offset(message: ConsumerRecord, topic: str) -> int | None:
-    """Return up to which offset of a source topic an output says that all has been answered.
+class Told(NamedTuple):
+    """Up to where an output topic has been told what a source topic gave.
+
+    Parameters
+    ----------
+    offset
+        In the source topic.
+    number
+        Of the last output of that offset on this topic, from 0, where more were to follow.
+    """
+
+    offset: int = -1
+    number: int = sys.maxsize
+
+
+def told_by(message: ConsumerRecord, topic: str) -> Told | None:
+    """Return up to which place of a source topic an output says that all has been told.
 
     Either it came from that offset, or (a gate's answer over HTTP, which comes from no message) it
     names the last one answered before it. None where it says nothing about the topic.
     """
     found = None
-    for name, value in message.headers or ():
-        if name in (SOURCE_HEADER, ANSWERED_HEADER) and value:
-            source, _, offset = value.decode("utf-8", "replace").rsplit(":", 2)
+    headers = dict(message.headers or ())
+    number = int(headers.get(MORE_HEADER) or sys.maxsize)
+    for name in (SOURCE_HEADER, ANSWERED_HEADER):
+        place = headers.get(name)
+        if place:
+            source, _, offset = place.decode("utf-8", "replace").rsplit(":", 2)
             if source == topic:
-                found = max(int(offset), -1 if found is None else found)
+                found = max(Told(int(offset), number), found or Told())
     return found

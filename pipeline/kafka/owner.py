@@ -26,28 +26,31 @@ from dataclasses import dataclass, field
 import structlog
 
 from ontrack.pipeline import checkpoint
-from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.kafka import offload
 from ontrack.pipeline.kafka.emitter import (
     Emitter,
     Message,
-    end_message,
-    message_of,
+    event_message,
+    messages_of,
     snapshot_message,
 )
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader, record_of, source_offset, told_offset
+from ontrack.pipeline.kafka.log import LogReader, Told, record_of, source_offset, told_by
+from ontrack.pipeline.kafka.progress import Progress
+from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import InvalidSnapshot
-from ontrack.topics.events import RunEnded
+from ontrack.topics.events import ChildStarted, GapClosed, Notice, RunEnded
 from ontrack.topics.verdicts import Output, Scorecard
 
 _log = structlog.get_logger(__name__)
 
 TAIL_MESSAGES = 256
 TAIL_MESSAGES_MAX = 131_072
-YIELD_S = 0.02  # folding gives way to the event loop (heartbeats, gate) at least this often
 
 
 Apply = Callable[[Sequence[Record]], Awaitable[None]]
@@ -63,13 +66,16 @@ class Watermark:
         The source topic.
     next_offset
         W: the next record to take.
+    end_seen
+        The log's end at the last look.
     floors
-        Per output topic the source offset up to which outputs are published.
+        Per output topic the place of the source up to which outputs are published.
     """
 
     topic: str
     next_offset: int = 0
-    floors: dict[str, int] = field(default_factory=dict)
+    end_seen: int = 0
+    floors: dict[str, Told] = field(default_factory=dict)
 
 
 class PartitionOwner:
@@ -85,6 +91,7 @@ class PartitionOwner:
         emitter: Emitter,
         follower: KnowledgeFollower,
         metrics: Metrics,
+        turns: Turns | None = None,
     ) -> None:
         self.partition = partition
         self.state: PartitionState = fold.partition()
@@ -93,9 +100,9 @@ class PartitionOwner:
         self.answered = -1  # the last proposal whose answer is acknowledged
         self._ready = asyncio.Event()
         self._revoked = asyncio.Event()
-        self._end_seen = 0
         self._settings = settings
         self._closing: set[str] = set()
+        self._given_up: dict[str, int] = {}  # waited for no longer: run and first waiting step
         self._since_checkpoint = 0
         self._stored: set[str] = set()
         self._topics = topics
@@ -104,6 +111,7 @@ class PartitionOwner:
         self._emitter = emitter
         self._follower = follower
         self._metrics = metrics
+        self._turns = turns or Turns()
         self._turn = asyncio.Lock()
         self._owned = True
 
@@ -137,6 +145,7 @@ class PartitionOwner:
         """
         async with self._turn:
             self._owned = True
+            self._given_up.clear()
             await self._find_floors()
             if self.watermark.next_offset == 0:
                 await self._restore()
@@ -144,7 +153,7 @@ class PartitionOwner:
             if self.watermark.next_offset < first:
                 # The beginning is gone (retention), and with it the numbers of unnumbered steps.
                 self.state = self._fold.partition()
-                self.state.cut_until = max(self.watermark.floors.values())
+                self.state.cut_until = max(self.watermark.floors.values()).offset
                 self.watermark.next_offset = first
             behind = last - self.watermark.next_offset
             _log.info(
@@ -153,10 +162,17 @@ class PartitionOwner:
                 watermark=self.watermark.next_offset,
                 log_end=last,
                 events=behind,
-                floors=self.watermark.floors,
+                floors={name: place.offset for name, place in self.watermark.floors.items()},
             )
             began = time.monotonic()
-            await self._fill(self.watermark, last, self._advance)
+            progress = Progress(self.partition, self.watermark.next_offset, last, self._metrics)
+
+            async def advance(records: Sequence[Record]) -> None:
+                await self._advance(records)
+                progress.tell(self.watermark.next_offset)
+
+            await self._fill(self.watermark, last, advance)
+            self._metrics.observe(self.partition, 0, len(self.state.runs))
             if self._owned:
                 await self._answer_missed()
                 self._ready.set()
@@ -185,25 +201,33 @@ class PartitionOwner:
             await self._in_order(self.asked, records, self._answer)
 
     async def catch_up(self) -> None:
-        """Compare the watermark with the log's end and read what was never delivered.
+        """Compare the watermarks with the logs' ends and read what was never delivered.
 
         What has come since the last look may still be on its way, so it is left to the delivery.
+        Proposals are looked after as well: under a backlog Faust delivers them behind the events.
         """
-        if not self.ready or self._turn.locked():
+        if not self.ready:
             return
-        overdue = self._end_seen
-        _, last = await self._reader.bounds(self.watermark.topic, self.partition)
-        self._end_seen = last
-        self._metrics.lag(self.partition, last - self.watermark.next_offset)
+        await self._catch_up(self.asked, self._answer)
+        if not self._turn.locked():
+            lag = await self._catch_up(self.watermark, self._advance)
+            self._metrics.lag(self.partition, lag)
+
+    async def _catch_up(self, watermark: Watermark, apply: Apply) -> int:
+        overdue = watermark.end_seen
+        _, last = await self._reader.bounds(watermark.topic, self.partition)
+        watermark.end_seen = last
         async with self._turn:
-            if self._owned and overdue > self.watermark.next_offset:
+            if self._owned and overdue > watermark.next_offset:
                 _log.warning(
                     "undelivered_tail",
+                    topic=watermark.topic,
                     partition=self.partition,
-                    watermark=self.watermark.next_offset,
+                    watermark=watermark.next_offset,
                     log_end=last,
                 )
-                await self._fill(self.watermark, last, self._advance)
+                await self._fill(watermark, last, apply)
+            return last - watermark.next_offset
 
     async def _restore(self) -> None:
         """Begin at the last checkpoint; at the log's start if there is none, or none to trust."""
@@ -243,14 +267,12 @@ class PartitionOwner:
         """Publish the changed runs and then, once these are safe, the partition's own entry."""
         if not self._since_checkpoint:
             return
-        entries, slice_began = [], time.monotonic()
-        for run_id in sorted(self.state.touched):
-            state = self.state.runs.get(run_id)
-            if state is not None:
-                entries.append(checkpoint.run_entry(run_id, state, self.state.positions[run_id]))
-            if time.monotonic() - slice_began > YIELD_S:
-                await asyncio.sleep(0)
-                slice_began = time.monotonic()
+        entries = []
+        async with self._turns.working():
+            for run_id in sorted(self.state.touched):
+                if run_id in self.state.runs:
+                    entries.append(checkpoint.run_entry(self.state, run_id))
+                await self._turns.give_way()
         await self._emitter.emit([self._snapshot(entry) for entry in entries])
         own = checkpoint.partition_entry(self._fold, self.state, self.watermark.next_offset)
         await self._emitter.emit([self._snapshot(own)])
@@ -273,7 +295,7 @@ class PartitionOwner:
             return
         silent = [
             run_id
-            for run_id, heard_ms in self.state.heard_ms.items()
+            for run_id, heard_ms in list(self.state.heard_ms.items())
             if now_ms - heard_ms > self._settings.run_idle_s * 1000 and run_id not in self._closing
         ]
         if not silent:
@@ -282,7 +304,33 @@ class PartitionOwner:
         ends = [RunEnded(run_id=run_id, outcome="cancelled", reason=reason) for run_id in silent]
         _log.info("idle_runs_closed", partition=self.partition, runs=len(silent))
         self._closing.update(silent)
-        await self._emitter.emit([end_message(self._topics, self.partition, end) for end in ends])
+        await self._emitter.emit(
+            [event_message(self._topics, end, f"{end.run_id}:idle", self.partition) for end in ends]
+        )
+
+    async def close_gaps(self, now_ms: int) -> None:
+        """Give up steps that have been waited for long enough, by an event of ours in the log."""
+        if not self.ready:
+            return
+        waiting = self.state.waiting
+        overdue = []
+        for run_id in waiting:
+            since_ms, first = waiting.since_ms(run_id), waiting.first(run_id)
+            late = since_ms is not None and now_ms - since_ms >= self._settings.reorder_ms
+            if late and first is not None and self._given_up.get(run_id) != first:
+                overdue.append(GapClosed(run_id=run_id, seq=first))
+        if not overdue:
+            return
+        _log.info("gaps_closed", partition=self.partition, runs=len(overdue))
+        self._given_up |= {gap.run_id: gap.seq for gap in overdue}
+        await self._emitter.emit(
+            [
+                event_message(
+                    self._topics, gap, f"{gap.run_id}:{gap.seq}:gap_closed", self.partition
+                )
+                for gap in overdue
+            ]
+        )
 
     async def _answer_missed(self) -> None:
         """Answer the proposals that nobody answered while nobody owned the partition."""
@@ -328,13 +376,12 @@ class PartitionOwner:
             return
         await self._cover(records)
         messages = []
-        for record in records:
-            answer = self._fold.decide(self.state, record)
-            message = message_of(self._topics, record, answer)
-            if record.offset > self.asked.floors.get(message.topic, -1):
-                messages.append(message)
-                self._metrics.count(answer)
-            self.asked.next_offset = record.offset + 1
+        async with self._turns.working():
+            for record in records:
+                answer = self._fold.decide(self.state, record)
+                messages += self._untold(self.asked, record, [answer])
+                self.asked.next_offset = record.offset + 1
+                await self._turns.give_way()
         await self._emitter.emit(messages)
         self.answered = self.asked.next_offset - 1
 
@@ -350,31 +397,53 @@ class PartitionOwner:
             return
         await self._cover(records)
         messages: list[Message] = []
+        notices: list[Message] = []
+        told = max(self.watermark.floors.values(), default=Told()).offset
         closed: list[checkpoint.Entry] = []
-        began = slice_began = time.monotonic()
-        for record in records:
-            duplicates = self.state.duplicates
-            outputs = self._fold.apply(self.state, record)
-            self._metrics.duplicates.inc(self.state.duplicates - duplicates)
-            for output in outputs:
-                message = message_of(self._topics, record, output)
-                if record.offset > self.watermark.floors.get(message.topic, -1):
-                    messages.append(message)
-                    self._metrics.count(output)
-                closed += self._tombstone(output, record.offset)
-            self.watermark.next_offset = record.offset + 1
-            if time.monotonic() - slice_began > YIELD_S:
-                await asyncio.sleep(0)
-                slice_began = time.monotonic()
+        began = time.monotonic()
+        async with self._turns.working():
+            for record in records:
+                duplicates = self.state.duplicates
+                said = await offload.apply(self._fold, self, record, self._turns.elsewhere)
+                self._metrics.duplicates.inc(self.state.duplicates - duplicates)
+                outputs = [item for item in said if not isinstance(item, Notice)]
+                if record.offset > told:
+                    notices += [self._notice(item) for item in said if isinstance(item, Notice)]
+                messages += self._untold(self.watermark, record, outputs)
+                for output in outputs:
+                    closed += self._tombstone(output, record.offset)
+                self.watermark.next_offset = record.offset + 1
+                await self._turns.give_way()
         self._closing &= self.state.heard_ms.keys()
+        for run_id in [run_id for run_id in self._given_up if run_id not in self.state.waiting]:
+            del self._given_up[run_id]
         self._metrics.observe(self.partition, len(records), len(self.state.runs))
+        # Notices first: where an output of this batch is found, they must be in the log already.
+        await self._emitter.emit(notices)
         await self._emitter.emit(messages)
+        if self.ready:  # what is folded again after a start is old, not late
+            self._metrics.acknowledged(records, time.time())
         # Only now: a run's snapshot must outlive the sending of what its end gave.
         await self._emitter.emit([self._snapshot(entry) for entry in closed])
         self._since_checkpoint += len(records)
         if self._since_checkpoint >= self._settings.checkpoint_events:
             await self._write_checkpoint()
         self._metrics.batch_seconds.observe(time.monotonic() - began)
+
+    def _untold(
+        self, watermark: Watermark, record: Record, outputs: Sequence[Output]
+    ) -> list[Message]:
+        """Return what is above the floors, and count it."""
+        messages = []
+        for message, output, place in messages_of(self._topics, record, outputs):
+            if place > watermark.floors.get(message.topic, Told()):
+                messages.append(message)
+                self._metrics.count(output)
+        return messages
+
+    def _notice(self, notice: Notice) -> Message:
+        told = notice.child_run_id if isinstance(notice, ChildStarted) else notice.parent_run_id
+        return event_message(self._topics, notice, f"{notice.run_id}:{notice.type}:{told}")
 
     def _tombstone(self, output: Output, offset: int) -> list[checkpoint.Entry]:
         """Return the entry that removes the snapshot of a run that has ended, if there is one."""
@@ -400,12 +469,12 @@ class PartitionOwner:
                 floor = await self._last_told(name, watermark.topic)
                 watermark.floors[name] = await self._credible(name, floor, watermark.topic)
         # Proposals leave no state behind: what has been answered need not be read again.
-        answered = max(self.asked.floors.values())
+        answered = max(self.asked.floors.values()).offset
         self.asked.next_offset = max(self.asked.next_offset, answered + 1)
         self.answered = self.asked.next_offset - 1
 
-    async def _last_told(self, output: str, source: str) -> int:
-        """Return the source offset of the last output at a topic's tail; -1 without one.
+    async def _last_told(self, output: str, source: str) -> Told:
+        """Return what the last output at a topic's tail says has been told.
 
         Among decisions there may be many that a policy made and that come from no proposal: then
         look further back.
@@ -414,23 +483,23 @@ class PartitionOwner:
         while True:
             tail = await self._reader.tail(output, self.partition, count)
             # A former owner may have been writing while its successor was: take the highest.
-            told = [offset for item in tail if (offset := told_offset(item, source)) is not None]
+            found = [place for item in tail if (place := told_by(item, source)) is not None]
             is_gate = output == self._topics.decisions.name
-            if told or not is_gate or len(tail) < count or count >= TAIL_MESSAGES_MAX:
-                return max(told, default=-1)
+            if found or not is_gate or len(tail) < count or count >= TAIL_MESSAGES_MAX:
+                return max(found, default=Told())
             count *= 8
 
-    async def _credible(self, output: str, floor: int, source: str) -> int:
+    async def _credible(self, output: str, floor: Told, source: str) -> Told:
         """Drop a floor that lies beyond its source: it speaks of a topic that is no more.
 
         Somebody created the source topic anew, or the broker lost its end. Without this the worker
         would stay silent until the new offsets have passed the old ones.
         """
-        if floor < 0:
+        if floor.offset < 0:
             return floor
         # Asked after the floor was read: an output never precedes what it came from.
         _, last = await self._reader.bounds(source, self.partition)
-        if floor < last:
+        if floor.offset < last:
             return floor
         _log.error(
             "outputs_of_a_former_log",
@@ -440,4 +509,4 @@ class PartitionOwner:
             source=source,
             log_end=last,
         )
-        return -1
+        return Told()

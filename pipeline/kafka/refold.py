@@ -11,17 +11,18 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 from ontrack.pipeline.embedded import make_fold, proposal_of
-from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.history import History, Span, Where, opened, partition_of
 from ontrack.pipeline.kafka.log import record_of
 from ontrack.pipeline.library import ALWAYS, Library
 from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
-from ontrack.topics.events import Step
+from ontrack.topics.events import Notice, Step
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import Output, Verdict
 
@@ -39,7 +40,7 @@ class WhatIfLibrary(Library):
         contracts: Sequence[ToolContract],
         tasks: Sequence[Task],
     ) -> None:
-        super().__init__(fold.profile, fold.encoder)
+        super().__init__(fold.profile, fold.encoder, redaction=fold.redaction)
         self.fill(references, contracts, tasks)
         self._given = (
             {item.reference_id for item in references},
@@ -183,6 +184,8 @@ class Refold:
         if self._gate:
             yield from self._decisions(state, record)
         for output in self._fold.apply(state, record):
+            if isinstance(output, Notice):
+                continue  # what was written then stands in the log
             if isinstance(output, Verdict) and output.run_id not in self._judged:
                 self._judged.add(output.run_id)
                 if output.seq > 0:

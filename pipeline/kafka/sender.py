@@ -28,20 +28,24 @@ async def send_events(
     Parameters
     ----------
     events
-        Events, or what a file holds: its lines are sent as they are.
+        Events, or what a file holds: its lines are sent as they are, unless ``redact`` is set.
     rate
         Events a second, or None for as fast as the broker takes them.
     """
     topic = topics_of(settings).events.name
+    redaction = settings.redaction
     producer = await start_producer(settings)
     count, began = 0, clock.monotonic()
     waiting: list[asyncio.Future[object]] = []
     try:
         for item in events:
-            if isinstance(item, SourceEvent):
-                event, value = item.event, item.raw
+            event = item.event if isinstance(item, SourceEvent) else item
+            if redaction:
+                # Never the line itself: it may say things twice, or in fields that no rule knows.
+                event = redaction.plainly(event)
+                value = codecs.encode(event)
             else:
-                event, value = item, codecs.encode(item)
+                value = item.raw if isinstance(item, SourceEvent) else codecs.encode(item)
             future = await producer.send(
                 topic,
                 value,
@@ -73,10 +77,14 @@ async def send_knowledge(
 ) -> int:
     """Publish references, contracts and tasks; returns when all are acknowledged."""
     topics = topics_of(settings)
+    redaction = settings.redaction
     items: list[tuple[str, str, BaseModel]] = [
         *((topics.contracts.name, tool.name, tool) for tool in contracts),
-        *((topics.tasks.name, task.id, task) for task in tasks),
-        *((topics.references.name, item.reference_id, item) for item in references),
+        *((topics.tasks.name, task.id, redaction.task(task)) for task in tasks),
+        *(
+            (topics.references.name, item.reference_id, redaction.reference(item))
+            for item in references
+        ),
     ]
     if not items:
         return 0

@@ -12,9 +12,10 @@ from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, ProducerClo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.pipeline.fold import Record, dead_letter
+from ontrack.pipeline.fold import dead_letter
 from ontrack.pipeline.kafka import emitter as module
-from ontrack.pipeline.kafka.emitter import Emitter, Message, message_of
+from ontrack.pipeline.kafka.emitter import Emitter, Message, messages_of
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
@@ -215,7 +216,7 @@ def verdict() -> Verdict:
 
 def test_an_output_goes_to_the_partition_of_its_source_and_says_where_it_came_from() -> None:
     source = Record(b"{}", b"key", "ontrack.events", 2, 41)
-    message = message_of(catalogue(), source, verdict())
+    message = messages_of(catalogue(), source, [verdict()])[0].message
     assert (message.topic, message.partition, message.key) == ("ontrack.verdicts", 2, b"a")
     assert message.value == codecs.encode(verdict())
     headers = dict(message.headers)
@@ -227,12 +228,12 @@ def test_an_output_goes_to_the_partition_of_its_source_and_says_where_it_came_fr
 def test_a_dead_letter_keeps_the_key_of_what_it_quarantines(key: bytes | None) -> None:
     source = Record(b"junk", key, "ontrack.events", 1, 5)
     letter = dead_letter(source, MalformedMessage("no JSON"))
-    message = message_of(catalogue(), source, letter)
+    message = messages_of(catalogue(), source, [letter])[0].message
     assert (message.topic, message.key) == ("ontrack.dead-letters", key)
 
 
 def test_times_of_processing_are_in_headers_alone() -> None:
     source = Record(b"{}", b"a", "ontrack.events", 0, 0)
-    one, other = (message_of(catalogue(), source, verdict()) for _ in range(2))
+    one, other = (messages_of(catalogue(), source, [verdict()])[0].message for _ in range(2))
     assert one.value == other.value
     assert "ce_time" in dict(one.headers)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, demo_runs, references
 from ontrack.topics.events import Step
@@ -65,6 +67,26 @@ def test_batches_move_the_event_counter_and_the_gauge_of_open_runs() -> None:
     found = samples(metrics)
     assert found["ontrack_events_total", ("2",)] == 15
     assert found["ontrack_open_runs", ("2",)] == 1
+
+
+def test_the_way_of_an_event_is_timed_from_the_brokers_clock_to_its_acknowledged_outputs() -> None:
+    metrics = Metrics()
+    early, late = Record(b"", timestamp_ms=10_000), Record(b"", timestamp_ms=10_040)
+    from_a_file, from_a_clock_ahead = Record(b""), Record(b"", timestamp_ms=99_000)
+    metrics.acknowledged([early, late, from_a_file, from_a_clock_ahead], now_s=10.045)
+    found = samples(metrics)
+    assert found["ontrack_end_to_end_seconds_count", ()] == 3
+    assert found["ontrack_end_to_end_seconds_sum", ()] == pytest.approx(0.045 + 0.005)
+    assert found["ontrack_end_to_end_seconds_bucket", ("0.002",)] == 1
+    assert found["ontrack_end_to_end_seconds_bucket", ("0.05",)] == 3
+
+
+def test_lag_is_what_lies_between_watermark_and_end_and_never_negative() -> None:
+    metrics = Metrics()
+    metrics.lag(1, 7)
+    assert samples(metrics)["ontrack_watermark_lag", ("1",)] == 7
+    metrics.lag(1, -2)  # the end is older news than the watermark
+    assert samples(metrics)["ontrack_watermark_lag", ("1",)] == 0
 
 
 def test_two_workers_in_a_process_do_not_share_counters() -> None:

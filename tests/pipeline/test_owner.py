@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 
 from ontrack.operators import snapshot
 from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.fold import Fold, PartitionState, Record
+from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.kafka.emitter import Message, topic_of
-from ontrack.pipeline.kafka.log import record_of, source_offset
+from ontrack.pipeline.kafka.log import Told, record_of, source_offset
 from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
-from ontrack.topics.events import ErrorInfo, Event, Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.events import ErrorInfo, Event, Notice, Proposal, RunEnded, RunStarted, Step
 
 SETTINGS = Settings(encoder="hashing")
 TOPICS = catalogue()
@@ -165,6 +166,7 @@ def straight(kafka: FakeKafka, fold: Fold = FOLD) -> dict[str, list[bytes]]:
     for message in kafka.topics.get(EVENTS, []):
         if message.offset >= kafka.first:
             for output in fold.apply(state, record_of(message)):  # type: ignore[arg-type]
+                assert not isinstance(output, Notice)
                 expected[topic_of(TOPICS, output)].append(codecs.encode(output))
     return expected
 
@@ -304,7 +306,7 @@ async def test_a_floor_that_a_late_former_owner_overwrote_is_the_highest_at_the_
     before = kafka.said(OUTPUTS[0])
     owner = new_owner(kafka)
     await owner.resume()
-    assert owner.watermark.floors[OUTPUTS[0]] == records[-1].offset
+    assert owner.watermark.floors[OUTPUTS[0]] == Told(records[-1].offset)
     assert kafka.said(OUTPUTS[0]) == before
 
 

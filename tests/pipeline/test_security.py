@@ -1,14 +1,17 @@
-"""SASL, tried on a broker that asks for it."""
+"""SASL, tried on a broker that asks for it; what a worker shows of itself."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ontrack.pipeline.cli import cli
 from ontrack.pipeline.kafka.connection import client_arguments, topics_of
 from ontrack.pipeline.kafka.provision import create_topics, partition_counts
 from ontrack.pipeline.kafka.sender import send_events
@@ -94,8 +97,41 @@ def test_a_worker_logs_in_and_judges(sasl_broker: str, tmp_path: Path) -> None:
 @pytest.mark.kafka
 def test_a_wrong_password_is_a_clear_error(sasl_broker: str) -> None:
     settings = settings_with(sasl_broker, sasl_password="wrong")
-    with pytest.raises(BrokerUnavailable, match="does not answer"):
+    with pytest.raises(BrokerUnavailable, match="refuses the login of 'watcher'"):
         asyncio.run(partition_counts(settings))
+
+
+@pytest.mark.kafka
+def test_what_a_worker_prints_are_log_lines_and_nothing_else(
+    settings: Settings, tmp_path: Path
+) -> None:
+    prelude = "import sys; sys.stdout = sys.stderr; "  # Faust's spinner spins on stdout
+    worker = WorkerProcess(settings, tmp_path, prelude=prelude)
+    try:
+        worker.start()
+        worker.wait_ready()
+    finally:
+        worker.stop()
+    lines = worker.log.read_text().splitlines()
+    assert any("partition_ready" in line for line in lines)
+    assert [
+        line for line in lines if not re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[\w+ *\] ", line)
+    ] == []
+
+
+def test_the_address_of_the_pages_can_be_given_as_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Settings] = []
+
+    async def check_topics(_settings: Settings) -> int:
+        return 1
+
+    monkeypatch.setattr("ontrack.pipeline.kafka.provision.check_topics", check_topics)
+    monkeypatch.setattr("ontrack.pipeline.kafka.app.run_worker", given.append)
+    monkeypatch.setattr("ontrack.pipeline.cli.worker.set_up_logging", lambda *_args: None)
+    monkeypatch.setattr(asyncio, "set_event_loop_policy", lambda _policy: None)
+    result = CliRunner().invoke(cli, ["worker", "--web-host", "10.0.0.7", "--web-port", "7000"])
+    assert result.exit_code == 0, result.output
+    assert [(found.web_host, found.web_port) for found in given] == [("10.0.0.7", 7000)]
 
 
 def test_sasl_without_a_password_names_the_setting() -> None:

@@ -4,7 +4,14 @@ import pytest
 
 from ontrack.topics.catalog import DAY_MS, MIB, catalogue
 from ontrack.topics.errors import InvalidSettings
-from ontrack.topics.events import RunEnded, RunStarted, Step
+from ontrack.topics.events import (
+    ChildStarted,
+    GapClosed,
+    ParentHalted,
+    RunEnded,
+    RunStarted,
+    Step,
+)
 from ontrack.topics.verdicts import Verdict
 
 OUTPUTS = ("decisions", "verdicts", "interventions", "scorecards", "fleet", "dead_letters")
@@ -35,7 +42,8 @@ def test_the_prefix_is_one_setting():
 
 def test_a_topic_says_what_it_carries():
     topics = catalogue()
-    assert topics.events.models == (RunStarted, Step, RunEnded)
+    assert topics.events.models[:3] == (RunStarted, Step, RunEnded)
+    assert topics.events.models[3:] == (GapClosed, ChildStarted, ParentHalted)
     assert topics.verdicts.models == (Verdict,)
     assert topics.events.key == "run id"
 

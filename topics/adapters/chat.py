@@ -22,7 +22,7 @@ from ontrack.topics.adapters.parts import (
 )
 from ontrack.topics.errors import WrongShape
 from ontrack.topics.events import Event, RunEnded, RunStarted, Step
-from ontrack.topics.jsontext import shown
+from ontrack.topics.jsontext import described
 
 NAME = "chat"
 
@@ -47,7 +47,7 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
         The record, a message or a call is not of this format.
     """
     if not recognise(record):
-        raise WrongShape(f"expected chat messages with roles, found {shown(record)}")
+        raise WrongShape(f"expected chat messages with roles, found {described(record)}")
     run: dict[str, Any] = record if isinstance(record, dict) else {"messages": record}
     run_id = id_of(run.get("run_id")) or id_of(run.get("id")) or origin.run_id
     messages = run["messages"]
@@ -108,20 +108,20 @@ class _Results:
 
 def _calls(message: Any, index: int) -> Iterator[dict[str, Any]]:
     if not isinstance(message, dict):
-        raise WrongShape(f"messages[{index}]: expected an object, found {shown(message)}")
+        raise WrongShape(f"messages[{index}]: expected an object, found {described(message)}")
     if message.get("role") != "assistant":
         return
     calls = message.get("tool_calls") or []
     if not calls and message.get("function_call"):
         calls = [{"function": message["function_call"]}]
     if not isinstance(calls, list):
-        raise WrongShape(f"messages[{index}].tool_calls: expected a list, found {shown(calls)}")
+        raise WrongShape(f"messages[{index}].tool_calls: expected a list, found {described(calls)}")
     for position, call in enumerate(calls):
         called = call.get("function", call.get("custom")) if isinstance(call, dict) else None
         if not isinstance(called, dict) or not called.get("name"):
             raise WrongShape(
                 f"messages[{index}].tool_calls[{position}]: expected `function` with a `name`, "
-                f"found {shown(call)}"
+                f"found {described(call)}"
             )
         yield {
             "id": id_of(call.get("id")),

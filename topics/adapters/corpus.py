@@ -21,7 +21,7 @@ from ontrack.topics.adapters.parts import (
 )
 from ontrack.topics.errors import WrongShape
 from ontrack.topics.events import Event, RunEnded, RunStarted, Step
-from ontrack.topics.jsontext import shown
+from ontrack.topics.jsontext import described
 
 NAME = "corpus"
 _MODEL_UNKNOWN = "?"
@@ -44,7 +44,7 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
         The record or a call is not of this format.
     """
     if not recognise(record):
-        raise WrongShape(f"expected an object with `run_id` and `calls`, found {shown(record)}")
+        raise WrongShape(f"expected an object with `run_id` and `calls`, found {described(record)}")
     run: dict[str, Any] = record  # type: ignore[assignment]
     run_id = id_of(run["run_id"]) or origin.run_id
     model = run.get("model")
@@ -67,7 +67,7 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
 
 def _step(run_id: str, seq: int, call: Any) -> Step:
     if not isinstance(call, dict):
-        raise WrongShape(f"calls[{seq}]: expected an object, found {shown(call)}")
+        raise WrongShape(f"calls[{seq}]: expected an object, found {described(call)}")
     return built(
         Step,
         run_id=run_id,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pydantic_core import to_json
 
+from ontrack.topics.events import EVENT_TYPES
+
 NAME = "events"
-_TYPES = ("run_started", "step", "run_ended")
 
 
 def recognise(head: object) -> bool:
     """Tell whether a parsed line is meant to be an event, valid or not."""
     if not isinstance(head, dict):
         return False
-    return head.get("type") in _TYPES or ("run_id" in head and ("type" in head or "tool" in head))
+    return head.get("type") in EVENT_TYPES or (
+        "run_id" in head and ("type" in head or "tool" in head)
+    )
 
 
 def as_line(item: object) -> bytes:

@@ -24,7 +24,7 @@ from ontrack.topics.adapters.parts import (
 )
 from ontrack.topics.errors import WrongShape
 from ontrack.topics.events import Event, RunEnded, RunStarted, Step
-from ontrack.topics.jsontext import shown
+from ontrack.topics.jsontext import described
 
 NAME = "sweagent"
 
@@ -88,7 +88,7 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
     """
     if not recognise(record):
         raise WrongShape(
-            f"expected a trajectory, a history or mini-SWE messages, found {shown(record)}"
+            f"expected a trajectory, a history or mini-SWE messages, found {described(record)}"
         )
     run: dict[str, Any] = record  # type: ignore[assignment]
     model = _model(run)
@@ -126,7 +126,7 @@ def _actions(run: dict[str, Any]) -> Iterator[_Action]:
     messages: list[Any] = run["history"] if "history" in run else run["messages"]
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise WrongShape(f"messages[{index}]: expected an object, found {shown(message)}")
+            raise WrongShape(f"messages[{index}]: expected an object, found {described(message)}")
         if message.get("role") == "assistant" and not message.get("is_demo"):
             yield from _turn(message, _answers(messages, index))
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ontrack.pipeline.evaluation import abort, faults, gate, loops, ranking
-from ontrack.pipeline.evaluation.abort import Course
+from ontrack.pipeline.evaluation import abort, faults, gate, loops, policies, ranking
 from ontrack.pipeline.evaluation.corpus import Recording, ReferencePlan, read_corpora
 from ontrack.pipeline.evaluation.figures import calibration_points, roc_points
 from ontrack.pipeline.evaluation.inject import ATTACKS
 from ontrack.pipeline.evaluation.injected import Herd
 from ontrack.pipeline.evaluation.measures import Estimate, Measure
+from ontrack.pipeline.evaluation.policies import Course
 from ontrack.pipeline.evaluation.processes import run_jobs
 from ontrack.pipeline.evaluation.watching import Setup, Watcher
 from ontrack.pipeline.settings import load_settings
@@ -285,9 +285,9 @@ def course(length: int, severe: tuple[int, ...] = (), halt: int | None = None) -
 def test_flag_density_stops_at_the_step_that_fills_the_window() -> None:
     runs = [recording("a", "x" * 10)]
     flagged = [course(10, severe=(2, 4, 5, 9))]
-    assert abort.flag_density(0.2)(runs, flagged) == [4]
-    assert abort.flag_density(0.5)(runs, flagged) == [5]
-    assert abort.flag_density(0.7)(runs, flagged) == [None]
+    assert policies.flag_density(0.2)(runs, flagged) == [4]
+    assert policies.flag_density(0.5)(runs, flagged) == [5]
+    assert policies.flag_density(0.7)(runs, flagged) == [None]
 
 
 def test_a_limit_is_never_learned_from_the_run_or_its_fold() -> None:
@@ -295,29 +295,33 @@ def test_a_limit_is_never_learned_from_the_run_or_its_fold() -> None:
     runs = [recording(f"r{n}", "xyz", task=f"t{n}") for n in range(20)]
     runs.append(recording("long", "x" * 9, task="t-long", success=False))
     courses = [course(len(run.steps)) for run in runs]
-    assert abort.step_limit(0.95)(runs, courses) == [None] * 20 + [3]
+    assert policies.step_limit(0.95)(runs, courses) == [None] * 20 + [3]
     # One success of 9 steps cannot raise its own limit.
     runs[0] = recording("r0", "x" * 9, task="t0")
-    assert abort.step_limit(0.5)(runs, [course(len(run.steps)) for run in runs])[0] == 3
+    assert policies.step_limit(0.5)(runs, [course(len(run.steps)) for run in runs])[0] == 3
 
 
 def test_five_other_successes_of_the_task_set_its_own_limit() -> None:
     runs = [recording(f"r{n}", "x" * 8, task="slow") for n in range(6)]
     runs += [recording(f"q{n}", "xy", task=f"t{n}") for n in range(9)]
-    stops = abort.step_limit(0.95)(runs, [course(len(run.steps)) for run in runs])
+    stops = policies.step_limit(0.95)(runs, [course(len(run.steps)) for run in runs])
     assert stops == [None] * 15
 
 
 def test_without_any_success_nothing_is_stopped_by_a_limit() -> None:
     runs = [recording("a", "x" * 9, success=False)]
-    for policy in (abort.step_limit(0.9), abort.cosine_limit(0.1), abort.budget_limit(1.5)):
+    for policy in (
+        policies.step_limit(0.9),
+        policies.cosine_limit(0.1),
+        policies.budget_limit(1.5),
+    ):
         assert policy(runs, [course(9)]) == [None]
 
 
 def test_a_hybrid_stops_with_the_first_of_its_policies() -> None:
     runs = [recording(name, "x" * 6) for name in "abc"]
     courses = [course(6, severe=(3, 4), halt=5), course(6, halt=2), course(6)]
-    policy = abort.either(abort.flag_density(0.3), abort.halt)
+    policy = policies.either(policies.flag_density(0.3), policies.halt)
     assert policy(runs, courses) == [4, 2, None]
 
 

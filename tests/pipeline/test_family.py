@@ -1,0 +1,221 @@
+"""A halt reaches the runs that the halted one has started, in this partition and in others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ontrack.operators.profiles import make_profile
+from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.encoders import CachedEncoder, HashingEncoder
+from ontrack.pipeline.family import CHILDREN_MAX, Family
+from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.library import Library
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.events import ChildStarted, Event, ParentHalted, RunEnded, RunStarted, Step
+from ontrack.topics.verdicts import Authority, Intervention, InterventionName, Output, Scorecard
+from tests.pipeline.test_fold import records
+from tests.pipeline.test_owner import EVENTS, TOPICS, FakeKafka, ProcessDied, fill, new_owner
+
+STEPS_MAX = 3  # the third step halts a run
+
+
+def small_fold(intervene: bool = True) -> Fold:
+    encoder = CachedEncoder(HashingEncoder())
+    profile = replace(make_profile("paper", encoder.name), steps_max=STEPS_MAX)
+    return Fold(profile, encoder, Library(profile, encoder), intervene=intervene)
+
+
+def look(run_id: str, n: int = 0, parent: str | None = None) -> Step:
+    return Step(run_id=run_id, tool="look", args={"n": n}, parent_run_id=parent)
+
+
+def halted(run_id: str) -> list[Event]:
+    return [look(run_id, n) for n in range(STEPS_MAX)]
+
+
+def folded(events: list[Event], fold: Fold | None = None) -> list[Any]:
+    fold, state = fold or small_fold(), PartitionState()
+    return [item for given in records(events) for item in fold.apply(state, given)]
+
+
+def monitor() -> EmbeddedMonitor:
+    found = EmbeddedMonitor(Settings(encoder="hashing"))
+    found.fold = small_fold()
+    return found
+
+
+def halts(outputs: list[Output]) -> list[tuple[str, str]]:
+    return [
+        (output.run_id, output.id)
+        for output in outputs
+        if isinstance(output, Intervention) and output.intervention is InterventionName.HALT
+    ]
+
+
+def test_a_halt_reaches_children_and_their_children() -> None:
+    events = [
+        RunStarted(run_id="child", parent_run_id="parent"),
+        look("child"),
+        look("grandchild", parent="child"),
+        *halted("parent"),
+    ]
+    embedded = monitor()
+    outputs = [output for event in events for output in embedded.feed(event)]
+    assert halts(outputs) == [
+        ("parent", "parent:2:halt"),
+        ("child", "child:parent:halt"),
+        ("grandchild", "grandchild:parent:halt"),
+    ]
+    reached = next(output for output in outputs if output.id == "child:parent:halt")
+    assert isinstance(reached, Intervention)
+    assert reached.authority is Authority.INTERVENE
+    assert reached.reason == "the run that started this one, 'parent', was halted; stop here"
+
+
+def test_a_child_that_goes_on_is_flagged_and_its_scorecard_counts_the_halt() -> None:
+    embedded = monitor()
+    for event in (look("child", parent="parent"), *halted("parent")):
+        embedded.feed(event)
+    (verdict,) = embedded.feed(look("child", 1))
+    assert "after_halt" in verdict.flags  # type: ignore[union-attr]
+    (card,) = embedded.feed(RunEnded(run_id="child"))
+    assert isinstance(card, Scorecard)
+    assert card.interventions == {"halt": 1}
+
+
+def test_a_child_that_begins_after_its_parents_halt_is_halted_at_once() -> None:
+    for last in ([], [RunEnded(run_id="parent")]):
+        embedded = monitor()
+        for event in (*halted("parent"), *last):
+            embedded.feed(event)
+        assert halts(embedded.feed(look("child", parent="parent"))) == [
+            ("child", "child:parent:halt")
+        ]
+
+
+def test_a_run_that_names_itself_as_parent_has_none() -> None:
+    assert folded([look("a", parent="a")])[0].type == "verdict"
+
+
+def test_what_a_fold_asks_to_be_written_into_the_log() -> None:
+    notices = [
+        item
+        for item in folded(
+            [look("child", parent="parent"), ChildStarted(run_id="parent", child_run_id="child")]
+            + halted("parent")
+        )
+        if isinstance(item, ChildStarted | ParentHalted)
+    ]
+    assert notices == [
+        ChildStarted(run_id="parent", child_run_id="child"),
+        ParentHalted(run_id="child", parent_run_id="parent"),
+    ]
+
+
+def test_notices_twice_or_for_nobody_change_nothing() -> None:
+    halt = ParentHalted(run_id="child", parent_run_id="parent")
+    outputs = folded([look("child"), halt, halt, RunEnded(run_id="child"), halt])
+    assert len(halts(outputs)) == 1
+    assert folded([halt, ChildStarted(run_id="a", child_run_id="b")]) == []
+
+
+def test_shadow_mode_halts_no_child() -> None:
+    shadow = small_fold(intervene=False)
+    events = [*halted("parent"), ChildStarted(run_id="parent", child_run_id="child")]
+    outputs = folded(
+        [look("child"), *events, ParentHalted(run_id="child", parent_run_id="p")], shadow
+    )
+    assert {output.type for output in outputs} == {"verdict"}
+
+
+def test_memory_is_bounded() -> None:
+    family = Family(runs_max=2)
+    for number in range(CHILDREN_MAX + 5):
+        family.add("a", str(number))
+    assert len(family.children["a"]) == CHILDREN_MAX
+    assert "0" not in family.children["a"]
+    for parent in ("b", "c"):
+        family.add(parent, "x")
+        family.halt(parent)
+    family.halt("d")
+    assert list(family.children) == ["b", "c"]
+    assert list(family.halted) == ["c", "d"]
+
+
+# ------------------------------------------------------------------ over a log
+
+
+@pytest.fixture
+def owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners with the fold of this file."""
+    monkeypatch.setattr("tests.pipeline.test_owner.FOLD", small_fold())
+
+
+@pytest.mark.usefixtures("owners")
+async def test_partitions_tell_each_other_through_the_log() -> None:
+    here, there = FakeKafka(), FakeKafka()  # two partitions: the child's and the parent's
+    child, parent = new_owner(here), new_owner(there)
+    await child.resume()
+    await parent.resume()
+    await child.take(fill(here, [look("child", parent="parent")]))
+    written = here.topics[EVENTS][-1]
+    assert codecs.decode_event(written.value or b"").event == ChildStarted(
+        run_id="parent", child_run_id="child"
+    )
+    assert written.key == b"parent"  # which decides its partition
+    told = codecs.decode_event(written.value or b"").event
+    here.topics[EVENTS].pop()  # the broker puts it into the other partition
+    here.ends[EVENTS] -= 1
+    await parent.take(fill(there, [told, *halted("parent")]))
+    halt = codecs.decode_event(there.topics[EVENTS][-1].value or b"").event
+    await child.take(fill(here, [halt]))
+    (said,) = here.topics[TOPICS.interventions.name]
+    assert b'"id":"child:parent:halt"' in (said.value or b"")
+
+
+@pytest.mark.usefixtures("owners")
+async def test_children_and_halts_outlive_their_worker() -> None:
+    for checkpoint_events in (1, 10_000):
+        kafka = FakeKafka()
+        first = new_owner(kafka, checkpoint_events=checkpoint_events)
+        await first.resume()
+        await first.take(
+            fill(kafka, [look("child"), ChildStarted(run_id="parent", child_run_id="child")])
+        )
+        second = new_owner(kafka, checkpoint_events=checkpoint_events)
+        await second.resume()
+        await second.take(fill(kafka, halted("parent")))
+        third = new_owner(kafka, checkpoint_events=checkpoint_events)
+        await third.resume()  # the notice stands in the log
+        halts = [message.key for message in kafka.topics[TOPICS.interventions.name]]
+        assert halts == [b"parent", b"child"]
+        late = ChildStarted(run_id="parent", child_run_id="late")
+        await third.take(fill(kafka, [look("late"), late]))
+        await third.catch_up()
+        await third.catch_up()
+        halts = [message.key for message in kafka.topics[TOPICS.interventions.name]]
+        assert halts == [b"parent", b"child", b"late"]
+
+
+@pytest.mark.usefixtures("owners")
+async def test_a_worker_killed_while_it_tells_the_children_tells_them_again() -> None:
+    for dies_after in range(4):
+        kafka = FakeKafka()
+        owner = new_owner(kafka)
+        await owner.resume()
+        children = [ChildStarted(run_id="parent", child_run_id=name) for name in ("b", "c")]
+        await owner.take(fill(kafka, [look("b"), look("c"), *children]))
+        kafka.dies_after = dies_after
+        with pytest.raises(ProcessDied):
+            await owner.take(fill(kafka, halted("parent")))
+        kafka.dies_after = None
+        successor = new_owner(kafka)
+        await successor.resume()
+        await successor.catch_up()
+        await successor.catch_up()
+        keys = [message.key for message in kafka.topics[TOPICS.interventions.name]]
+        assert sorted(keys) == [b"b", b"c", b"parent"]
