@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from ontrack.operators.exploration import ExplorationParams, ExplorationSignal
 from ontrack.operators.gate import GateAnswer
 from ontrack.operators.loop import LoopSignal
+from ontrack.operators.orphans import OrphanSignal
 from ontrack.operators.repeats import RepeatKind, RepeatLevel, RepeatSignal
+from ontrack.operators.selftest import SelfTest
 from ontrack.operators.stall import StallParams, StallSignal
 from ontrack.operators.strategy import StrategyParams, StrategySignal
 from ontrack.operators.transport import Alignment
@@ -20,8 +22,8 @@ class Signals:
     """What the operators say about one step; None from those that are switched off.
 
     ``provenance`` is that of the reference aligned best, ``gate_provenance`` that of the one the
-    gate compared with: before the step they can differ. ``arguments`` is their text where reasons
-    may quote it.
+    gate compared with: before the step they can differ. ``selftest`` is that of the references.
+    ``arguments`` is their text where reasons may quote it.
     """
 
     seq: int
@@ -34,8 +36,10 @@ class Signals:
     alignment: Alignment | None = None
     exploration: ExplorationSignal | None = None
     strategy: StrategySignal | None = None
+    orphan: OrphanSignal | None = None
     provenance: Provenance | None = None
     gate_provenance: Provenance | None = None
+    selftest: SelfTest | None = None
     arguments: str | None = None
 
 
@@ -59,6 +63,7 @@ class Finding:
     wanted: InterventionName | None = None
 
 
+_FURTHEST_FIRST = (Authority.INTERVENE, Authority.WARN, Authority.INFORM)
 _AUTHORITY = {
     Provenance.GOLD: Authority.INTERVENE,
     Provenance.MINED: Authority.INTERVENE,
@@ -72,22 +77,30 @@ def authority_of(provenance: Provenance | None) -> Authority:
     return Authority.INTERVENE if provenance is None else _AUTHORITY[provenance]
 
 
-def gate_authority(answer: GateAnswer, provenance: Provenance | None) -> Authority:
+def weaker(one: Authority, other: Authority) -> Authority:
+    """Return the authority that goes less far."""
+    return max(one, other, key=_FURTHEST_FIRST.index)
+
+
+def gate_authority(
+    answer: GateAnswer, provenance: Provenance | None, selftest: SelfTest | None = None
+) -> Authority:
     """How far an answer of the gate may go.
 
     Missing prerequisites are a matter of contracts; only an answer that rests on a reference alone
-    is limited by that reference's provenance.
+    is limited by that reference's provenance and the self-test of its set.
     """
     if answer.best is None or any(reason.signal == "prerequisites" for reason in answer.reasons):
         return Authority.INTERVENE
-    return authority_of(provenance)
+    authority = authority_of(provenance)
+    return authority if selftest is None else weaker(authority, selftest.gate_authority(answer))
 
 
 def of_gate(signals: Signals) -> list[Finding]:
     """Find an irreversible call that was made although the gate would not have let it pass."""
     if signals.gate is None or signals.gate.decision != "block":
         return []
-    authority = gate_authority(signals.gate, signals.gate_provenance)
+    authority = gate_authority(signals.gate, signals.gate_provenance, signals.selftest)
     evidence = (*signals.gate.evidence, signals.seq)
     return [
         Finding(VerdictName.BLOCK, reason, evidence, authority) for reason in signals.gate.reasons
@@ -175,6 +188,17 @@ def of_repeats(signals: Signals) -> list[Finding]:
     name = VerdictName.STALLED if is_stall else VerdictName.LOOP
     halt = InterventionName.HALT
     return [Finding(name, reason, repeats.evidence, Authority.INTERVENE, wanted=halt)]
+
+
+def of_orphans(signals: Signals) -> list[Finding]:
+    """Find a run that has left its task, or does something too early."""
+    found = signals.orphan
+    if found is None or found.name is None or found.reason is None:
+        return []
+    authority = authority_of(signals.provenance)
+    if signals.selftest is not None:
+        authority = weaker(authority, signals.selftest.authority_of(found.reason.signal))
+    return [Finding(found.name, found.reason, found.evidence, authority)]
 
 
 def of_stall(params: StallParams, signals: Signals) -> list[Finding]:

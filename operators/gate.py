@@ -111,18 +111,7 @@ def check(
         return GateAnswer("allow", effect, (), (), None)
     if contract is None and references is None:
         return _nothing_known(params, effect)
-    reasons: list[Reason] = []
-    evidence: list[int] = []
-    if contract is not None:
-        missing = list(absent_arguments(contract, call.args))
-        for artifact in extract(artifact_params, call, contract).required:
-            producer = ledger.producer(artifact)
-            if producer is None:
-                missing.append(artifact)
-            else:
-                evidence.append(producer)
-        if missing:
-            reasons.append(_missing(call.tool, missing, contract, show_arguments))
+    reasons, evidence = prerequisites(artifact_params, contract, ledger, call, show_arguments)
     best: int | None = None
     if references is not None and transport is None:
         # Nobody can say any more where the run stands in its task: that is no reason to let it.
@@ -135,7 +124,35 @@ def check(
         if reason is not None:
             reasons.append(reason)
     decision: Literal["allow", "block"] = "block" if reasons else "allow"
-    return GateAnswer(decision, effect, tuple(reasons), tuple(sorted(set(evidence))), best)
+    return GateAnswer(decision, effect, tuple(reasons), evidence, best)
+
+
+def prerequisites(
+    params: ArtifactParams,
+    contract: ToolContract | None,
+    ledger: LedgerState,
+    call: Call,
+    show_arguments: bool = False,
+) -> tuple[list[Reason], tuple[int, ...]]:
+    """Check that what a call needs was produced in this run.
+
+    Returns
+    -------
+    reasons, evidence
+        Why it may not run yet, and the steps that produced what is there.
+    """
+    if contract is None:
+        return [], ()
+    evidence: set[int] = set()
+    missing = list(absent_arguments(contract, call.args))
+    for artifact in extract(params, call, contract).required:
+        producer = ledger.producer(artifact)
+        if producer is None:
+            missing.append(artifact)
+        else:
+            evidence.add(producer)
+    reasons = [_missing(call.tool, missing, contract, show_arguments)] if missing else []
+    return reasons, tuple(sorted(evidence))
 
 
 def _nothing_known(params: GateParams, effect: Effect) -> GateAnswer:

@@ -6,15 +6,31 @@ once on the fast path's, and again on the converged one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from ontrack.operators import exploration, findings, strategy, transport, verdict
 from ontrack.operators.exploration import ExplorationParams, ExplorationState
 from ontrack.operators.findings import Finding, Signals, authority_of
 from ontrack.operators.profiles import Profile
 from ontrack.operators.references import ReferenceSet
+from ontrack.operators.selftest import SelfTest
 from ontrack.operators.strategy import StrategyState
-from ontrack.topics.knowledge import Provenance
+from ontrack.operators.values import ReferenceValues
+from ontrack.topics.knowledge import Provenance, ToolContract
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a run is compared with, fixed at its first event.
+
+    ``values`` and ``selftest`` belong to the references.
+    """
+
+    contracts: Mapping[str, ToolContract] = field(default_factory=dict)
+    references: ReferenceSet | None = None
+    values: ReferenceValues | None = None
+    selftest: SelfTest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +45,7 @@ class Judged:
 
 def judge(
     profile: Profile,
-    references: ReferenceSet | None,
+    knowledge: Knowledge,
     explored: ExplorationState,
     followed: StrategyState,
     signals: Signals,
@@ -47,7 +63,7 @@ def judge(
     lifecycle
         Of steps without a place; None: switched off.
     """
-    alignment = signals.alignment
+    alignment, references = signals.alignment, knowledge.references
     if alignment is not None:
         if lifecycle is not None:
             explored, signal = exploration.step(
@@ -60,6 +76,7 @@ def judge(
         signals = replace(signals, provenance=provenance_of(references, alignment.best))
     if signals.gate is not None:
         signals = replace(signals, gate_provenance=provenance_of(references, signals.gate.best))
+    signals = replace(signals, selftest=knowledge.selftest)
     found = findings_of(profile, signals, lifecycle)
     output = verdict.choose(found, authority_of(signals.provenance))
     return Judged(output, explored, followed, alignment)
@@ -88,6 +105,7 @@ def findings_of(
         found += findings.of_exploration(lifecycle, signals)
     found += findings.of_loop(signals)
     found += findings.of_repeats(signals)
+    found += findings.of_orphans(signals)
     if profile.stall is not None:
         found += findings.of_stall(profile.stall, signals)
     if profile.strategy is not None:

@@ -13,14 +13,19 @@ from ontrack.operators.artifacts import ArtifactParams
 from ontrack.operators.exploration import ExplorationParams
 from ontrack.operators.gain import GainParams
 from ontrack.operators.gate import GateParams
+from ontrack.operators.identity import IdentityParams
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
+from ontrack.operators.orphans import OrphanParams
 from ontrack.operators.prefix import PrefixParams
 from ontrack.operators.ranking import RankParams
 from ontrack.operators.repeats import RepeatParams
+from ontrack.operators.selftest import SelfTestParams
+from ontrack.operators.sightings import SightingParams
 from ontrack.operators.stall import StallParams
 from ontrack.operators.strategy import StrategyParams
 from ontrack.operators.transport import ROLE_WEIGHTS, TransportParams
+from ontrack.operators.values import ValueParams
 from ontrack.solver.problem import SolverParams
 from ontrack.topics.errors import UnknownName
 
@@ -57,6 +62,11 @@ class Profile:
     stall: StallParams | None = StallParams()
     repeats: RepeatParams | None = None
     ranking: RankParams | None = None
+    values: ValueParams = ValueParams()
+    sightings: SightingParams = SightingParams()
+    identity: IdentityParams | None = None
+    orphans: OrphanParams | None = None
+    selftest: SelfTestParams | None = None
     exploration: ExplorationParams | None = ExplorationParams()
     strategy: StrategyParams | None = StrategyParams()
     gate: GateParams = GateParams()
@@ -108,6 +118,9 @@ def default(encoder_name: str = "") -> Profile:
         stall=None,
         repeats=RepeatParams(),
         ranking=RankParams(),
+        identity=IdentityParams(),
+        orphans=OrphanParams(),
+        selftest=SelfTestParams(),
         exploration=None,
         strategy=None,
         abort=None,

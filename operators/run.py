@@ -10,18 +10,20 @@ Down and never back. What exploration and verdict need of earlier events is thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 from rpds import HashTrieMap
 
 from ontrack.operators import (
     abort,
     exploration,
     gain,
-    gate,
+    identity,
     ledger,
     loop,
+    orphans,
     prefix,
     ranking,
     repeats,
@@ -31,11 +33,11 @@ from ontrack.operators import (
 )
 from ontrack.operators.admission import Admission
 from ontrack.operators.artifacts import Artifacts, extract
+from ontrack.operators.asking import Standing, ask, authority_of_answer, needs_asking
 from ontrack.operators.canonical import call_sha256, value_text
-from ontrack.operators.findings import Signals, gate_authority
-from ontrack.operators.judging import Judged, judge, provenance_of, settled
+from ontrack.operators.findings import Signals
+from ontrack.operators.judging import Judged, Knowledge, judge, settled
 from ontrack.operators.profiles import Profile
-from ontrack.operators.references import ReferenceSet
 from ontrack.operators.report import (
     Numbers,
     Stamp,
@@ -45,21 +47,22 @@ from ontrack.operators.report import (
     scorecard,
 )
 from ontrack.operators.report import verdict as verdict_record
+from ontrack.operators.sightings import SeenValues, see
 from ontrack.operators.vectors import StepVectors
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, Event, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Effect, ToolContract
-from ontrack.topics.verdicts import Decision, Intervention, InterventionName, Scorecard, Verdict
+from ontrack.topics.verdicts import (
+    Authority,
+    Decision,
+    Intervention,
+    InterventionName,
+    Scorecard,
+    Verdict,
+)
 
+CostRow = npt.NDArray[np.float32]  # of a step against every reference node, shape (K, M)
 _SHOWN_CHARACTERS = 500  # of the arguments, where a reason quotes them
-
-
-@dataclass(frozen=True, slots=True)
-class Knowledge:
-    """What a run is compared with, fixed at its first event."""
-
-    contracts: Mapping[str, ToolContract] = field(default_factory=dict)
-    references: ReferenceSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class RunState:
     prefix: prefix.PrefixState = field(default_factory=prefix.PrefixState)
     transport: transport.TransportState | None = None
     ranking: ranking.RankState | None = None
+    orphans: orphans.OrphanState = field(default_factory=orphans.OrphanState)
+    values: SeenValues = field(default_factory=SeenValues)
     loop: loop.LoopState = field(default_factory=loop.LoopState)
     gain: gain.GainState = field(default_factory=gain.GainState)
     stall: stall.StallState = field(default_factory=stall.StallState)
@@ -146,14 +151,17 @@ def step(
     """
     seq, knowledge = admission.seq, state.knowledge
     contract = knowledge.contracts.get(event.tool)
-    asked = _gate(profile, state, event, vectors)
+    asked = None
+    if needs_asking(profile, knowledge, event.tool):  # did it pass by the gate?
+        asked = ask(profile, knowledge, _standing(state), event, vectors)
     artifacts = extract(profile.artifacts, event, contract)
     grown, delta = _grow(profile, state, seq, event, artifacts)
-    aligned, alignment = _align(profile, state, grown, delta, event, vectors)
+    aligned, alignment, row = _align(profile, state, grown, delta, event, vectors)
     ranked, rank = _rank(profile, state, aligned, alignment, event, vectors)
     vital, signals = _vital_signs(profile, state, seq, event, vectors, contract, alignment)
+    strayed, values, orphan = _compare(profile, state, seq, event, row)
     judged, withdrawn, confirmed = _judge(
-        profile, state, grown, aligned, delta, replace(signals, gate=asked)
+        profile, state, grown, aligned, delta, replace(signals, gate=asked, orphan=orphan)
     )
     abort_state, abort_signal = state.abort, None
     if profile.abort is not None:
@@ -170,6 +178,8 @@ def step(
         flags=tuple(dict.fromkeys((*state.flags, *all_flags))),
         transport=aligned,
         ranking=ranked,
+        orphans=strayed,
+        values=values,
         loop=vital.loop,
         gain=vital.gain,
         stall=vital.stall,
@@ -210,8 +220,8 @@ def propose(
     profile: Profile, state: RunState, proposal: Proposal, vectors: StepVectors
 ) -> Decision:
     """Answer a proposal against the run as it stands; the run itself is left as it is."""
-    answer = _ask(profile, state, proposal, vectors)
-    authority = gate_authority(answer, provenance_of(state.knowledge.references, answer.best))
+    answer = ask(profile, state.knowledge, _standing(state), proposal, vectors)
+    authority = authority_of_answer(state.knowledge, answer)
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(
         state.stamp,
@@ -264,40 +274,11 @@ def halt_by_parent(state: RunState, parent_run_id: str) -> tuple[RunState, Inter
     return halted, act
 
 
-def _gate(
-    profile: Profile, state: RunState, event: Step, vectors: StepVectors
-) -> gate.GateAnswer | None:
-    """Check a step that has run against the state before it: did it pass by the gate?
-
-    Only where a contract says that it cannot be undone. A tool that nobody declared is stopped
-    before it runs; once it has run, alignment says what to make of it.
-    """
-    contracts = state.knowledge.contracts
-    if event.tool not in contracts or not gate.is_irreversible(profile.gate, event.tool, contracts):
-        return None
-    return _ask(profile, state, event, vectors)
-
-
-def _ask(
-    profile: Profile, state: RunState, call: Step | Proposal, vectors: StepVectors
-) -> gate.GateAnswer:
-    settings = profile.transport
+def _standing(state: RunState) -> Standing:
     # Beyond the graph's limit the coupling stands still and says nothing of where the run is now.
     is_current = len(state.seen) == state.prefix.size
-    return gate.check(
-        profile.gate,
-        settings.solver,
-        settings.weights,
-        profile.artifacts,
-        state.knowledge.contracts,
-        state.knowledge.references,
-        state.ledger,
-        state.transport if is_current else None,
-        state.prefix.hops,
-        call,
-        vectors,
-        profile.show_arguments,
-    )
+    coupling = state.transport if is_current else None
+    return Standing(state.ledger, coupling, state.prefix.hops, state.values)
 
 
 def _grow(
@@ -319,16 +300,17 @@ def _align(
     delta: prefix.Delta,
     event: Step,
     vectors: StepVectors,
-) -> tuple[transport.TransportState | None, transport.Alignment | None]:
+) -> tuple[transport.TransportState | None, transport.Alignment | None, CostRow | None]:
     """One transport iteration, or nothing without references or beyond the graph's limit."""
     references = state.knowledge.references
     if references is None or state.transport is None or delta.node is None:
-        return state.transport, None
+        return state.transport, None, None
     row = transport.cost_row(profile.transport, references, event, vectors)
     age = prefix.age_weights(profile.prefix, grown.prefix)
-    return transport.step(
+    aligned, alignment = transport.step(
         profile.transport, references, state.transport, grown.prefix.hops, age, row
     )
+    return aligned, alignment, row
 
 
 def _rank(
@@ -357,6 +339,35 @@ def _rank(
         event.error is not None,
     )
     return ranked, signal.score
+
+
+def _compare(
+    profile: Profile, state: RunState, seq: int, event: Step, row: CostRow | None
+) -> tuple[orphans.OrphanState, SeenValues, orphans.OrphanSignal | None]:
+    """Compare a step with all references: does it belong here, and what does it bring?"""
+    known = state.knowledge
+    if known.references is None or known.values is None or profile.identity is None:
+        return state.orphans, state.values, None
+    strayed, signal = state.orphans, None
+    if profile.orphans is not None and row is not None:
+        plain = Authority.WARN if known.selftest is None else known.selftest.orphans.authority
+        strayed, signal = orphans.step(
+            profile.orphans,
+            profile.values,
+            profile.identity,
+            known.contracts,
+            known.references,
+            known.values,
+            state.orphans,
+            state.values,
+            seq,
+            event,
+            row,
+            plain,
+        )
+    trusted = identity.is_known(profile.values, known.contracts, known.values, state.values, event)
+    values = see(profile.sightings, state.values, seq, event.tool, event.result, trusted)
+    return strayed, values, signal
 
 
 def _act(
@@ -449,7 +460,8 @@ def _judge(
     references, consumed = state.knowledge.references, delta.consumed
     explored, followed = state.exploration, state.strategy
     lifecycle = profile.exploration
-    judged = judge(profile, references, explored, followed, signals, consumed, lifecycle)
+    known = state.knowledge
+    judged = judge(profile, known, explored, followed, signals, consumed, lifecycle)
     if not judged.output.by_transport or judged.output.intervention is None:
         return judged, False, None
     assert references is not None
@@ -460,7 +472,7 @@ def _judge(
         profile.transport, references, state.transport, aligned, grown.prefix.hops, age
     )
     signals = replace(signals, alignment=converged)
-    solved = judge(profile, references, explored, followed, signals, consumed, settled(lifecycle))
+    solved = judge(profile, known, explored, followed, signals, consumed, settled(lifecycle))
     confirmed = None
     if solved.output.by_transport:
         confirmed = solved.output.intervention is not None

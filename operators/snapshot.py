@@ -23,6 +23,7 @@ from ontrack.operators import (
     gain,
     ledger,
     loop,
+    orphans,
     prefix,
     ranking,
     repeats,
@@ -30,8 +31,10 @@ from ontrack.operators import (
     strategy,
     transport,
 )
+from ontrack.operators.judging import Knowledge
 from ontrack.operators.report import Stamp
-from ontrack.operators.run import Knowledge, RunState
+from ontrack.operators.run import RunState
+from ontrack.operators.sightings import SeenValues
 from ontrack.operators.vectors import History
 from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import Agent
@@ -50,6 +53,8 @@ _TYPES: tuple[type, ...] = (
     transport.TransportState,
     History,
     ranking.RankState,
+    orphans.OrphanState,
+    SeenValues,
     loop.LoopState,
     loop.Predecessor,
     gain.GainState,

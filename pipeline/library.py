@@ -10,18 +10,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ontrack.operators.artifacts import ArtifactParams
+from ontrack.operators import selftest
+from ontrack.operators.identity import is_effectful
+from ontrack.operators.judging import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
-from ontrack.operators.references import ReferenceSet, choose, compile_references, texts
-from ontrack.operators.run import Knowledge
+from ontrack.operators.references import choose, compile_references, texts
+from ontrack.operators.selftest import SelfTest, limited, pooled
+from ontrack.operators.values import compile_values
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
 ALWAYS = -1  # published before every event
+POOL_TASKS_MAX = 24  # tasks whose self-tests are summed up
 
 
 Item = TypeVar("Item")
@@ -120,7 +124,7 @@ class Library:
         self._tasks: _Shelf[Task] = _Shelf()
         self._epochs: list[int] | None = None
         self._views: OrderedDict[int, _View] = OrderedDict()
-        self._sets: OrderedDict[_SetKey, ReferenceSet] = OrderedDict()
+        self._sets: OrderedDict[_SetKey, Knowledge] = OrderedDict()
 
     def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
         """Publish a reference, or withdraw it (None)."""
@@ -158,25 +162,53 @@ class Library:
     def knowledge(self, task_id: str | None, run_id: str, time_ms: int | None) -> Knowledge:
         """Return what a run is compared with whose first event has this time."""
         view = self._view(time_ms)
-        chosen = choose(
-            view.by_task.get(task_id, ()) if task_id is not None else (),
-            run_id,
-            self._profile.references_max,
-            self._profile.reference_steps_max,
-        )
+        chosen = self._chosen(view, task_id, run_id)
         if not chosen:
-            return Knowledge(view.contracts, None)
+            return Knowledge(view.contracts)
+        known = self._compiled(view, chosen)
+        if known.selftest is None or self._profile.selftest is None:
+            return known
+        pool = pooled(self._profile.selftest, self._tests_like(view, chosen))
+        return replace(known, selftest=limited(known.selftest, pool))
+
+    def _compiled(self, view: _View, chosen: tuple[Reference, ...]) -> Knowledge:
         # By version, not by name: a reference or contract may be replaced under its old name.
         key = (view.contracts_mark, tuple(view.versions[id(reference)] for reference in chosen))
         compiled = self._sets.get(key)
         if compiled is None:
-            compiled = self._compile(chosen, view.contracts, self._profile.artifacts)
+            compiled = self._compile(chosen, view.contracts)
             self._sets[key] = compiled
             if len(self._sets) > self._compiled_max:
                 self._sets.popitem(last=False)
         else:
             self._sets.move_to_end(key)
-        return Knowledge(view.contracts, compiled)
+        return compiled
+
+    def _tests_like(self, view: _View, chosen: tuple[Reference, ...]) -> list[SelfTest]:
+        """Return the self-tests of tasks of one kind: those that share an effectful tool.
+
+        Of the first ``POOL_TASKS_MAX`` by name, so that it is the same wherever it is computed.
+        """
+        wanted = view.effectful_tools(self._profile, chosen)
+        alike: list[SelfTest] = []
+        for task_id in sorted(view.by_task):
+            others = self._chosen(view, task_id, "")
+            if len(others) < 2 or not wanted & view.effectful_tools(self._profile, others):
+                continue
+            test = self._compiled(view, others).selftest
+            if test is not None:
+                alike.append(test)
+            if len(alike) == POOL_TASKS_MAX:
+                break
+        return alike
+
+    def _chosen(self, view: _View, task_id: str | None, run_id: str) -> tuple[Reference, ...]:
+        return choose(
+            view.by_task.get(task_id, ()) if task_id is not None else (),
+            run_id,
+            self._profile.references_max,
+            self._profile.reference_steps_max,
+        )
 
     def counts(self) -> dict[str, int]:
         """Return the number of current references, contracts and tasks."""
@@ -187,13 +219,27 @@ class Library:
         }
 
     def _compile(
-        self,
-        chosen: tuple[Reference, ...],
-        contracts: Mapping[str, ToolContract],
-        artifact_params: ArtifactParams,
-    ) -> ReferenceSet:
+        self, chosen: tuple[Reference, ...], contracts: Mapping[str, ToolContract]
+    ) -> Knowledge:
+        profile = self._profile
         vectors = self._encoder.encode(texts(chosen))
-        return compile_references(chosen, contracts, list(vectors), artifact_params)
+        references = compile_references(chosen, contracts, list(vectors), profile.artifacts)
+        if profile.identity is None:
+            return Knowledge(contracts, references)
+        values = compile_values(profile.values, chosen, contracts)
+        if profile.selftest is None or profile.orphans is None:
+            return Knowledge(contracts, references, values)
+        test = selftest.run(
+            profile.selftest,
+            profile.values,
+            profile.identity,
+            profile.orphans,
+            profile.transport,
+            contracts,
+            references,
+            values,
+        )
+        return Knowledge(contracts, references, values, test)
 
     def _changed(self) -> None:
         self._epochs = None
@@ -221,6 +267,17 @@ class _View:
     contracts: Mapping[str, ToolContract]
     by_task: Mapping[str, tuple[Reference, ...]]
     versions: Mapping[int, _ReferenceVersion]  # by the identity of the objects in by_task
+
+    def effectful_tools(self, profile: Profile, references: Iterable[Reference]) -> set[str]:
+        """Return the tools with an effect that references call."""
+        if profile.identity is None:
+            return set()
+        return {
+            step.tool
+            for reference in references
+            for step in reference.steps
+            if is_effectful(profile.identity, step.tool, self.contracts)
+        }
 
     @classmethod
     def of(

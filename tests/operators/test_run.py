@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ontrack.operators import run, transport
+from ontrack.operators import judging, run, transport
 from ontrack.operators.profiles import Profile, make_profile, paper
 from ontrack.topics.errors import ConflictingDuplicate, RunTooLong, UnknownName
 from ontrack.topics.events import Step
@@ -248,7 +248,7 @@ def test_settings_have_a_digest_that_changes_with_every_one_of_them() -> None:
     }
     assert len(digests) == 4
     assert make_profile("paper", "x").digest("x") == paper("x").digest("x")
-    with pytest.raises(UnknownName, match="known profiles: paper"):
+    with pytest.raises(UnknownName, match="known profiles: default, paper"):
         make_profile("nope", "x")
 
 
@@ -302,7 +302,7 @@ def test_an_open_run_of_forty_steps_costs_at_most_150_kib(monkeypatch: pytest.Mo
     assert state.transport.cost.shape == (3, 40, 40)
     assert state.gain.results.rows.shape == state.loop.actions.rows.shape == (40, 256)
     assert len(state.ledger.entries) == 240
-    own = pickle.dumps(replace(state, knowledge=run.Knowledge()), protocol=5)
+    own = pickle.dumps(replace(state, knowledge=judging.Knowledge()), protocol=5)
     assert len(own) <= STATE_BYTES_MAX
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontrack.pipeline.bench import alignments, clock, textbook
-from ontrack.pipeline.bench.machine import THREAD_VARIABLES
 from ontrack.pipeline.bench.monitoring import MonitorStep
+from ontrack.pipeline.blas import THREAD_VARIABLES
 from ontrack.pipeline.cli.bench import command
 from ontrack.pipeline.settings import load_settings
 from ontrack.solver.problem import SolverParams

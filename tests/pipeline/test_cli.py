@@ -305,7 +305,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--profile", "nope"], "known profiles: paper"),
+            (["--profile", "nope"], "known profiles: default, paper"),
             (["--encoder", "nope"], "encoder"),
             (["--format", "nope"], "known are auto"),
             (["--provenance", "hearsay"], "Invalid value for '--provenance'"),

@@ -104,5 +104,5 @@ def test_an_event_that_grew_over_the_limit_in_memory_is_quarantined_like_any_oth
 
 
 def test_an_unknown_profile_is_named() -> None:
-    with pytest.raises(UnknownName, match="known profiles: paper"):
+    with pytest.raises(UnknownName, match="known profiles: default, paper"):
         make_fold(Settings(encoder="hashing", profile="nope"))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ontrack.operators.judging import Knowledge
 from ontrack.operators.profiles import make_profile
-from ontrack.operators.run import Knowledge
 from ontrack.pipeline.encoders import CachedEncoder, HashingEncoder
 from ontrack.pipeline.library import ALWAYS, Library
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, Task, ToolContract

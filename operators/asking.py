@@ -1,0 +1,103 @@
+"""Asking the gate: by references and contracts as the profile says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ontrack.operators import gate, identity
+from ontrack.operators.findings import gate_authority
+from ontrack.operators.gate import GateAnswer
+from ontrack.operators.judging import Knowledge, provenance_of
+from ontrack.operators.ledger import LedgerState
+from ontrack.operators.prefix import Hops
+from ontrack.operators.profiles import Profile
+from ontrack.operators.sightings import SeenValues
+from ontrack.operators.transport import TransportState
+from ontrack.operators.vectors import StepVectors
+from ontrack.topics.events import Call
+from ontrack.topics.verdicts import Authority
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands, as far as the gate looks at it.
+
+    ``transport`` is None where the coupling says nothing any more: beyond the graph's limit.
+    """
+
+    ledger: LedgerState
+    transport: TransportState | None
+    hops: Hops
+    seen: SeenValues
+
+
+def needs_asking(profile: Profile, knowledge: Knowledge, tool: str) -> bool:
+    """Tell whether a call that has run should have been asked about before.
+
+    Only where a contract says that it has an effect. A tool that nobody declared is stopped before
+    it runs; once it has run, alignment says what to make of it.
+    """
+    contracts = knowledge.contracts
+    if tool not in contracts:
+        return False
+    if profile.identity is not None:
+        return identity.is_effectful(profile.identity, tool, contracts)
+    return gate.is_irreversible(profile.gate, tool, contracts)
+
+
+def ask(
+    profile: Profile, knowledge: Knowledge, standing: Standing, call: Call, vectors: StepVectors
+) -> GateAnswer:
+    """Answer a call against the run before it."""
+    if profile.identity is not None:
+        return _ask_by_identity(profile, knowledge, standing, call)
+    return gate.check(
+        profile.gate,
+        profile.transport.solver,
+        profile.transport.weights,
+        profile.artifacts,
+        knowledge.contracts,
+        knowledge.references,
+        standing.ledger,
+        standing.transport,
+        standing.hops,
+        call,
+        vectors,
+        profile.show_arguments,
+    )
+
+
+def authority_of_answer(knowledge: Knowledge, answer: GateAnswer) -> Authority:
+    """How far an answer may go: by the reference's provenance and the set's self-test."""
+    provenance = provenance_of(knowledge.references, answer.best)
+    return gate_authority(answer, provenance, knowledge.selftest)
+
+
+def _ask_by_identity(
+    profile: Profile, knowledge: Knowledge, standing: Standing, call: Call
+) -> GateAnswer:
+    assert profile.identity is not None
+    params = profile.identity
+    if params.mode == "values" and knowledge.selftest is not None:
+        params = replace(params, mode=knowledge.selftest.gate_mode)
+    contracts = knowledge.contracts
+    answer = identity.check(
+        params, profile.values, contracts, knowledge.values, standing.seen, call
+    )
+    contract = contracts.get(call.tool)
+    if contract is None or not identity.is_effectful(params, call.tool, contracts):
+        return answer
+    reasons, evidence = gate.prerequisites(
+        profile.artifacts, contract, standing.ledger, call, profile.show_arguments
+    )
+    if reasons:
+        return replace(
+            answer,
+            decision="block",
+            reasons=(*reasons, *answer.reasons),
+            evidence=tuple(sorted({*evidence, *answer.evidence})),
+        )
+    if answer.decision == "unknown" and contract.consumes:
+        # No reference, but a contract whose demands are met.
+        return replace(answer, decision="allow", evidence=evidence)
+    return answer
