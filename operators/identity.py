@@ -107,7 +107,10 @@ def check(
     best = _lowest(users or others)
     if not users:
         return GateAnswer("block", effect, (_unseen_tool(call.tool, others, effect),), (), best)
-    if params.mode == "tools":
+    if effect is Effect.UNKNOWN:
+        # References use it, so it belongs to the task; nobody has said that it does any harm.
+        return GateAnswer("unknown", effect, (), (), best)
+    if params.mode == "tools" or not users & ~references.silent:
         return GateAnswer("allow", effect, (), (), best)
     strange, seqs = _strange(params, value_params, contracts, references, seen, call, others)
     if not strange:
@@ -131,7 +134,8 @@ def is_known(
     somebody else's account would make it fair game.
     """
     others = (1 << references.count) - 1 & ~without
-    if not references.tools.get(call.tool, 0) & others:
+    users = references.tools.get(call.tool, 0) & others
+    if not users & ~references.silent:
         return False
     by_source = IdentityParams(mode="sources")
     return not _strange(by_source, value_params, contracts, references, seen, call, others)[0]

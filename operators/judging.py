@@ -64,19 +64,20 @@ def judge(
         Of steps without a place; None: switched off.
     """
     alignment, references = signals.alignment, knowledge.references
-    if alignment is not None:
-        if lifecycle is not None:
-            explored, signal = exploration.step(
-                lifecycle, explored, signals.seq, alignment, consumed
-            )
-            signals = replace(signals, exploration=signal)
-        if profile.strategy is not None:
-            followed, following = strategy.step(profile.strategy, followed, signals.seq, alignment)
-            signals = replace(signals, strategy=following)
-        signals = replace(signals, provenance=provenance_of(references, alignment.best))
-    if signals.gate is not None:
-        signals = replace(signals, gate_provenance=provenance_of(references, signals.gate.best))
-    signals = replace(signals, selftest=knowledge.selftest)
+    lived, following = None, None
+    if alignment is not None and lifecycle is not None:
+        explored, lived = exploration.step(lifecycle, explored, signals.seq, alignment, consumed)
+    if alignment is not None and profile.strategy is not None:
+        followed, following = strategy.step(profile.strategy, followed, signals.seq, alignment)
+    signals = replace(
+        signals,
+        exploration=lived,
+        strategy=following,
+        provenance=provenance_of(references, None if alignment is None else alignment.best),
+        gate_provenance=provenance_of(
+            references, None if signals.gate is None else signals.gate.best
+        ),
+    )
     found = findings_of(profile, signals, lifecycle)
     output = verdict.choose(found, authority_of(signals.provenance))
     return Judged(output, explored, followed, alignment)

@@ -137,8 +137,9 @@ def step(
     """
     costs = _usable(references, row, without)
     nearest = float(costs.min())
-    orphan = nearest > params.orphan_cost
     others = (1 << values.count) - 1 & ~without
+    # References made from contracts say what a task must take, not what else it may.
+    orphan = nearest > params.orphan_cost and bool(others & ~values.silent)
     used = bool(values.tools.get(call.tool, 0) & others)
     stranger = orphan and _is_stranger(
         value_params, contracts, values, state, seen, call, others, used

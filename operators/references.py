@@ -15,7 +15,7 @@ from ontrack.operators.canonical import arguments_text
 from ontrack.operators.roles import RoleIndex
 from ontrack.operators.vectors import Vector, result_text
 from ontrack.solver.problem import ReferenceArrays, pack_references
-from ontrack.topics.knowledge import Provenance, Reference, ToolContract
+from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, ToolContract
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,11 @@ def choose(
     return tuple(others[:count_max])
 
 
+def tools_of(references: Sequence[Reference]) -> frozenset[str]:
+    """Return the tools that references call."""
+    return frozenset(step.tool for reference in references for step in reference.steps)
+
+
 def texts(references: Sequence[Reference]) -> list[str]:
     """Return every text that :func:`compile_references` needs a vector of.
 
@@ -122,7 +127,7 @@ def compile_references(
     vectors
         One vector per text of :func:`texts`, in that order.
     """
-    graphs = [_graph(reference, contracts, artifact_params) for reference in references]
+    graphs = [graph_of(reference.steps, contracts, artifact_params) for reference in references]
     arrays = pack_references(
         [graph.hops for graph in graphs], [_parent_matrix(graph) for graph in graphs]
     )
@@ -132,6 +137,7 @@ def compile_references(
     of_cell = np.zeros((3, cells, len(vectors[0])), dtype=np.float32)
     has_action = np.zeros(cells, dtype=bool)
     calls: list[tuple[str, dict[str, Any]] | None] = [None] * cells
+    silent: list[int] = []
     position = 0
     for index, reference in enumerate(references):
         for node, step in enumerate(reference.steps):
@@ -139,6 +145,8 @@ def compile_references(
             of_cell[:, cell] = vectors[position : position + 3]
             has_action[cell] = bool(step.action)
             calls[cell] = step.tool, step.args
+            if reference.provenance is Provenance.AXIOMATIC and not step.args:
+                silent.append(cell)  # contracts say which tools, not on what
             position += 3
     actions, arguments, results = of_cell
     return ReferenceSet(
@@ -150,19 +158,21 @@ def compile_references(
         tools=tuple(call[0] if call else "" for call in calls),
         results=results,
         has_result=results.any(axis=1),
-        roles=roles.index(calls),
+        roles=roles.index(calls, silent),
     )
 
 
-def _graph(
-    reference: Reference, contracts: Mapping[str, ToolContract], artifact_params: ArtifactParams
+def graph_of(
+    steps: Sequence[ReferenceStep],
+    contracts: Mapping[str, ToolContract],
+    artifact_params: ArtifactParams,
 ) -> prefix.PrefixState:
     """Grow a reference's graph with the very operators that grow a run's."""
     ledger_params = ledger.LedgerParams()
-    prefix_params = prefix.PrefixParams(nodes_max=len(reference.steps))
+    prefix_params = prefix.PrefixParams(nodes_max=len(steps))
     ledger_state, graph = ledger.LedgerState(), prefix.PrefixState()
-    numbered = all(step.seq is not None for step in reference.steps)
-    for node, step in enumerate(reference.steps):
+    numbered = all(step.seq is not None for step in steps)
+    for node, step in enumerate(steps):
         seq = step.seq if numbered and step.seq is not None else node
         artifacts = extract(artifact_params, step, contracts.get(step.tool))
         ledger_state, found = ledger.step(ledger_params, ledger_state, seq, node, artifacts)

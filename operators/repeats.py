@@ -257,21 +257,10 @@ def _is_soft(
     params: RepeatParams, contract: ToolContract | None, failed: bool, answer: bytes
 ) -> bool:
     """Tell whether a known result of a new call is no progress."""
-    if failed:
+    if failed or (contract is not None and contract.effect is Effect.READ):
         return True
-    if contract is not None and _declares_write(contract):
-        return False
-    if contract is not None and contract.effect is Effect.READ:
-        return True
+    # Of a tool that writes too: one that found nothing has changed nothing.
     return len(answer) <= params.short_bytes_max and _NOTHING.search(answer) is not None
-
-
-def _declares_write(contract: ToolContract) -> bool:
-    """Tell whether a contract says that the tool writes; one that is silent does not."""
-    if contract.declared_effect is not None:
-        return contract.declared_effect != "read"
-    hints = contract.annotations
-    return hints.read_only is False or bool(hints.destructive)
 
 
 def _says_under_way(params: RepeatParams, answer: bytes) -> bool:

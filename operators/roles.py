@@ -5,7 +5,7 @@ How far two calls are apart is defined in :mod:`ontrack.operators.leaves`; here 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,12 +133,15 @@ class RoleIndex:
         Which of them each node has, shape (n,).
     tool_rows
         Tool distance of each known tool to every node, shape (n,), read only.
+    silent
+        Nodes by tool that say which tool is called and nothing of its arguments.
     """
 
     by_tool: Mapping[str, ToolNodes]
     tools: tuple[str, ...]
     tool_of: npt.NDArray[np.intp]
     tool_rows: Mapping[str, Float]
+    silent: Mapping[str, npt.NDArray[np.intp]]
 
     def tool_row(self, tool: str) -> Float:
         """Return d_tool of a call to every node, shape (n,); not to be written to."""
@@ -154,6 +157,8 @@ class RoleIndex:
     ) -> Float:
         """Return d_role of a call to every node, shape (n,): 1 where the tools differ.
 
+        A node that is silent about its arguments differs in none.
+
         Parameters
         ----------
         nodes, vector
@@ -167,16 +172,22 @@ class RoleIndex:
             return row
         found = known.distances(leaves(args), nodes, vector)
         row[known.cells] = found[known.rows]
+        if self.silent and tool in self.silent:
+            row[self.silent[tool]] = 0.0
         return row
 
 
-def index(calls: Sequence[tuple[str, Mapping[str, Any]] | None]) -> RoleIndex:
+def index(
+    calls: Sequence[tuple[str, Mapping[str, Any]] | None], silent: Collection[int] = ()
+) -> RoleIndex:
     """Compile reference nodes for :class:`RoleIndex`.
 
     Parameters
     ----------
     calls
         Tool and arguments of each node; None for padding.
+    silent
+        Nodes whose arguments nobody knows.
     """
     names = [call[0] if call else "" for call in calls]
     tools = tuple(dict.fromkeys(names))
@@ -187,7 +198,10 @@ def index(calls: Sequence[tuple[str, Mapping[str, Any]] | None]) -> RoleIndex:
         if call is not None:
             cells.setdefault(call[0], []).append((cell, leaves(call[1])))
     rows = {tool: _tool_row(tool, tools, tool_of) for tool in cells}
-    return RoleIndex({tool: _nodes(found) for tool, found in cells.items()}, tools, tool_of, rows)
+    by_tool = {tool: _nodes(found) for tool, found in cells.items()}
+    without = {name: [cell for cell in silent if names[cell] == name] for name in cells}
+    unsaid = {name: np.array(found, dtype=np.intp) for name, found in without.items() if found}
+    return RoleIndex(by_tool, tools, tool_of, rows, unsaid)
 
 
 def _nodes(found: Sequence[tuple[int, Leaves]]) -> ToolNodes:

@@ -37,7 +37,9 @@ from ontrack.operators.asking import Standing, ask, authority_of_answer, needs_a
 from ontrack.operators.canonical import call_sha256, value_text
 from ontrack.operators.findings import Signals
 from ontrack.operators.judging import Judged, Knowledge, judge, settled
+from ontrack.operators.loop import LoopSignal
 from ontrack.operators.profiles import Profile
+from ontrack.operators.repeats import RepeatSignal
 from ontrack.operators.report import (
     Numbers,
     Stamp,
@@ -48,6 +50,7 @@ from ontrack.operators.report import (
 )
 from ontrack.operators.report import verdict as verdict_record
 from ontrack.operators.sightings import SeenValues, see
+from ontrack.operators.stall import StallSignal
 from ontrack.operators.vectors import StepVectors
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, Event, Proposal, RunEnded, Step
@@ -155,27 +158,40 @@ def step(
     if needs_asking(profile, knowledge, event.tool):  # did it pass by the gate?
         asked = ask(profile, knowledge, _standing(state), event, vectors)
     artifacts = extract(profile.artifacts, event, contract)
-    grown, delta = _grow(profile, state, seq, event, artifacts)
-    aligned, alignment, row = _align(profile, state, grown, delta, event, vectors)
+    entered, graph, delta = _grow(profile, state, seq, event, artifacts)
+    aligned, alignment, row = _align(profile, state, graph, delta, event, vectors)
     ranked, rank = _rank(profile, state, aligned, alignment, event, vectors)
-    vital, signals = _vital_signs(profile, state, seq, event, vectors, contract, alignment)
+    vital = _vital_signs(profile, state, seq, event, vectors, contract, alignment)
     strayed, values, orphan = _compare(profile, state, seq, event, row)
-    judged, withdrawn, confirmed = _judge(
-        profile, state, grown, aligned, delta, replace(signals, gate=asked, orphan=orphan)
+    signals = Signals(
+        seq=seq,
+        tool=event.tool,
+        loop=vital.looped,
+        stall=vital.stalled,
+        repeats=vital.again,
+        gain=vital.gained,
+        gate=asked,
+        alignment=alignment,
+        orphan=orphan,
+        selftest=knowledge.selftest,
+        arguments=value_text(event.args, _SHOWN_CHARACTERS) if profile.show_arguments else None,
     )
+    judged, withdrawn, confirmed = _judge(profile, state, graph, aligned, delta, signals)
     abort_state, abort_signal = state.abort, None
     if profile.abort is not None:
         abort_state, abort_signal = abort.step(
             profile.abort, state.abort, seq, judged.output.severity >= 3
         )
-    all_flags = _flags(flags, admission, state, grown, delta, judged, withdrawn)
+    all_flags = _flags(flags, admission, state, entered.full, delta, judged, withdrawn)
     new_state = replace(
-        grown,
+        state,
         seen=state.seen.insert(seq, admission.digest),
         highest=max(state.highest, seq),
         errors=state.errors + (event.error is not None),
         cost_usd=_add(state.cost_usd, event.cost_usd),
         flags=tuple(dict.fromkeys((*state.flags, *all_flags))),
+        ledger=entered,
+        prefix=graph,
         transport=aligned,
         ranking=ranked,
         orphans=strayed,
@@ -197,7 +213,7 @@ def step(
         seq,
         event.tool,
         judged.output,
-        Numbers.of(best, _best_reference(knowledge, best), signals.gain, rank),
+        Numbers.of(best, _best_reference(knowledge, best), vital.gained, rank),
         confirmed,
         all_flags,
     )
@@ -283,20 +299,18 @@ def _standing(state: RunState) -> Standing:
 
 def _grow(
     profile: Profile, state: RunState, seq: int, event: Step, artifacts: Artifacts
-) -> tuple[RunState, prefix.Delta]:
+) -> tuple[ledger.LedgerState, prefix.PrefixState, prefix.Delta]:
     """Enter the step into ledger and prefix graph."""
     node = state.prefix.size
-    ledger_state, found = ledger.step(profile.ledger, state.ledger, seq, node, artifacts)
-    prefix_state, delta = prefix.step(
-        profile.prefix, state.prefix, seq, event.parents or (), found.edges
-    )
-    return replace(state, ledger=ledger_state, prefix=prefix_state), delta
+    entered, found = ledger.step(profile.ledger, state.ledger, seq, node, artifacts)
+    graph, delta = prefix.step(profile.prefix, state.prefix, seq, event.parents or (), found.edges)
+    return entered, graph, delta
 
 
 def _align(
     profile: Profile,
     state: RunState,
-    grown: RunState,
+    graph: prefix.PrefixState,
     delta: prefix.Delta,
     event: Step,
     vectors: StepVectors,
@@ -306,9 +320,9 @@ def _align(
     if references is None or state.transport is None or delta.node is None:
         return state.transport, None, None
     row = transport.cost_row(profile.transport, references, event, vectors)
-    age = prefix.age_weights(profile.prefix, grown.prefix)
+    age = prefix.age_weights(profile.prefix, graph)
     aligned, alignment = transport.step(
-        profile.transport, references, state.transport, grown.prefix.hops, age, row
+        profile.transport, references, state.transport, graph.hops, age, row
     )
     return aligned, alignment, row
 
@@ -401,14 +415,18 @@ def _episode(output: VerdictOutput) -> tuple[str, ...]:
     return (output.name.value, *(reason.signal for reason in output.reasons[:1]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Vital:
-    """States of the operators that need no references, after a step."""
+    """States and signals of the operators that need no references, after a step."""
 
     loop: loop.LoopState
     gain: gain.GainState
     stall: stall.StallState
     repeats: repeats.RepeatState
+    looped: LoopSignal | None = None
+    gained: float | None = None
+    stalled: StallSignal | None = None
+    again: RepeatSignal | None = None
 
 
 def _vital_signs(
@@ -419,32 +437,32 @@ def _vital_signs(
     vectors: StepVectors,
     contract: ToolContract | None,
     alignment: transport.Alignment | None,
-) -> tuple[_Vital, Signals]:
+) -> _Vital:
     """Step those of the vital signs (L1) that are switched on."""
-    states = _Vital(state.loop, state.gain, state.stall, state.repeats)
-    shown = value_text(event.args, _SHOWN_CHARACTERS) if profile.show_arguments else None
-    signals = Signals(seq=seq, tool=event.tool, alignment=alignment, arguments=shown)
+    vital = _Vital(state.loop, state.gain, state.stall, state.repeats)
     if profile.loop is not None:
         is_poll = contract is not None and contract.poll
-        after, looped = loop.step(profile.loop, state.loop, seq, event, vectors.action, is_poll)
-        states, signals = replace(states, loop=after), replace(signals, loop=looped)
+        vital.loop, vital.looped = loop.step(
+            profile.loop, state.loop, seq, event, vectors.action, is_poll
+        )
     if profile.repeats is not None:
-        again, found = repeats.step(profile.repeats, state.repeats, seq, event, contract)
-        states, signals = replace(states, repeats=again), replace(signals, repeats=found)
+        vital.repeats, vital.again = repeats.step(
+            profile.repeats, state.repeats, seq, event, contract
+        )
     if profile.gain is not None:
-        gained, value = gain.step(profile.gain, state.gain, vectors.result)
-        states, signals = replace(states, gain=gained), replace(signals, gain=value)
+        vital.gain, vital.gained = gain.step(profile.gain, state.gain, vectors.result)
     if profile.stall is not None:
         covered = None if alignment is None else alignment.coverage * alignment.parents.shape[0]
-        stalled, signal = stall.step(profile.stall, state.stall, seq, signals.gain, covered)
-        states, signals = replace(states, stall=stalled), replace(signals, stall=signal)
-    return states, signals
+        vital.stall, vital.stalled = stall.step(
+            profile.stall, state.stall, seq, vital.gained, covered
+        )
+    return vital
 
 
 def _judge(
     profile: Profile,
     state: RunState,
-    grown: RunState,
+    graph: prefix.PrefixState,
     aligned: transport.TransportState | None,
     delta: prefix.Delta,
     signals: Signals,
@@ -467,9 +485,9 @@ def _judge(
     assert references is not None
     assert state.transport is not None
     assert aligned is not None
-    age = prefix.age_weights(profile.prefix, grown.prefix)
+    age = prefix.age_weights(profile.prefix, graph)
     converged = transport.converge(
-        profile.transport, references, state.transport, aligned, grown.prefix.hops, age
+        profile.transport, references, state.transport, aligned, graph.hops, age
     )
     signals = replace(signals, alignment=converged)
     solved = judge(profile, known, explored, followed, signals, consumed, settled(lifecycle))
@@ -485,7 +503,7 @@ def _flags(
     codec_flags: tuple[str, ...],
     admission: Admission,
     state: RunState,
-    grown: RunState,
+    artifacts_full: bool,
     delta: prefix.Delta,
     judged: Judged,
     withdrawn: bool,
@@ -495,7 +513,7 @@ def _flags(
     checks = {
         "parent_not_earlier": bool(delta.rejected),
         "retroactive_edge": bool(delta.retroactive),
-        "artifacts_full": grown.ledger.full,
+        "artifacts_full": artifacts_full,
         "graph_full": delta.node is None,
         "frontier_stalled": alignment is not None and alignment.frontier_stalled,
         "withdrawn": withdrawn,

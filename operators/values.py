@@ -16,7 +16,7 @@ from ontrack.operators.limits import require
 from ontrack.operators.paths import canonical_value, is_free_text, plain_path, scalars
 from ontrack.operators.sightings import SeenValues, SightingParams, find, see
 from ontrack.topics.events import Call
-from ontrack.topics.knowledge import Reference, ToolContract
+from ontrack.topics.knowledge import Provenance, Reference, ToolContract
 
 Place = tuple[str, str]
 GIVEN = 0
@@ -113,6 +113,8 @@ class ReferenceValues:
     sources
         Where the references' values at a place came from: place, then key of a place in an
         earlier result (:func:`source_key`), then bit mask.
+    silent
+        References that name tools and no values: those made from contracts alone.
     """
 
     count: int
@@ -120,6 +122,7 @@ class ReferenceValues:
     by_place: Mapping[Place, Mapping[str, int]]
     anywhere: Mapping[str, int]
     sources: Mapping[Place, Mapping[int, int]]
+    silent: int = 0
 
 
 def compile_values(
@@ -147,7 +150,13 @@ def compile_values(
                 if value is not None:
                     anywhere[value] = anywhere.get(value, 0) | bit
             seen = see(params.sightings, seen, place, step.tool, step.result)
-    return ReferenceValues(len(references), tools, by_place, anywhere, sources)
+    silent = sum(
+        1 << index
+        for index, reference in enumerate(references)
+        if reference.provenance is Provenance.AXIOMATIC
+        and not any(step.args for step in reference.steps)
+    )
+    return ReferenceValues(len(references), tools, by_place, anywhere, sources, silent)
 
 
 def _mark(marks: dict[Any, int], key: Any, bit: int) -> None:

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ontrack.operators.profiles import make_profile
-from ontrack.pipeline.encoders import CachedEncoder, make_encoder
+from ontrack.operators.overrides import override
+from ontrack.operators.profiles import Profile, make_profile
+from ontrack.pipeline.calibrated import warn_of_mismatch
+from ontrack.pipeline.encoders import CachedEncoder, Encoder, make_encoder
 from ontrack.pipeline.fold import Fold, Said
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.record import Record
@@ -20,19 +22,41 @@ from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
 
-def make_fold(settings: Settings) -> Fold:
-    """Build the fold that the settings describe, with an empty library.
+def profile_of(settings: Settings, encoder_name: str) -> Profile:
+    """Return the profile that the settings name, with their changes to it.
 
     Raises
     ------
     InvalidSettings
-        The kernel numba was asked for and is not installed, or an encoder or profile is unknown.
+        A change names no setting of an operator, or its value is not possible there.
+    UnknownName
+        There is no such profile.
+    """
+    profile = make_profile(settings.profile, encoder_name)
+    changed = override(profile, settings.operators)
+    return replace(changed, show_arguments=settings.show_arguments)
+
+
+def make_fold(settings: Settings, encoder: Encoder | None = None) -> Fold:
+    """Build the fold that the settings describe, with an empty library.
+
+    Parameters
+    ----------
+    encoder
+        In place of the one that the settings name.
+
+    Raises
+    ------
+    InvalidSettings
+        The kernel numba was asked for and is not installed, or an encoder, a profile or a change
+        to it is not possible.
     """
     use_kernel(settings)
-    encoder = CachedEncoder(make_encoder(settings.encoder), settings.encoder_cache_entries)
-    profile = replace(
-        make_profile(settings.profile, encoder.name), show_arguments=settings.show_arguments
+    encoder = CachedEncoder(
+        encoder or make_encoder(settings.encoder), settings.encoder_cache_entries
     )
+    profile = profile_of(settings, encoder.name)
+    warn_of_mismatch(settings.calibration, encoder.name, profile.name)
     redaction = settings.redaction
     return Fold(
         profile,
@@ -78,8 +102,9 @@ class EmbeddedMonitor:
         references: Iterable[Reference] = (),
         contracts: Iterable[ToolContract] = (),
         tasks: Iterable[Task] = (),
+        encoder: Encoder | None = None,
     ) -> None:
-        self.fold = make_fold(settings)
+        self.fold = make_fold(settings, encoder)
         self.fold.library.fill(references, contracts, tasks)
         self.state = self.fold.partition()
         self._fed = 0

@@ -10,22 +10,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from ontrack.operators import selftest
-from ontrack.operators.identity import is_effectful
 from ontrack.operators.judging import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
-from ontrack.operators.references import choose, compile_references, texts
+from ontrack.operators.references import choose, compile_references, texts, tools_of
 from ontrack.operators.selftest import SelfTest, limited, pooled
 from ontrack.operators.values import compile_values
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
 ALWAYS = -1  # published before every event
-POOL_TASKS_MAX = 24  # tasks whose self-tests are summed up
+POOL_TASKS_MAX = 32  # tasks whose self-tests are summed up
+POOL_LIKENESS_MIN = 0.3  # Jaccard likeness of the tools of two tasks of one kind
 
 
 Item = TypeVar("Item")
@@ -122,6 +122,7 @@ class Library:
         self._references: _Shelf[Reference] = _Shelf()
         self._contracts: _Shelf[ToolContract] = _Shelf()
         self._tasks: _Shelf[Task] = _Shelf()
+        self._pooled_with: Library | None = None
         self._epochs: list[int] | None = None
         self._views: OrderedDict[int, _View] = OrderedDict()
         self._sets: OrderedDict[_SetKey, Knowledge] = OrderedDict()
@@ -168,8 +169,18 @@ class Library:
         known = self._compiled(view, chosen)
         if known.selftest is None or self._profile.selftest is None:
             return known
-        pool = pooled(self._profile.selftest, self._tests_like(view, chosen))
+        pool = (self._pooled_with or self)._pool(tools_of(chosen), time_ms)
         return replace(known, selftest=limited(known.selftest, pool))
+
+    def pool_with(self, other: Library) -> None:
+        """Judge the self-tests by another library's, for a library that holds a single task."""
+        self._pooled_with = other
+
+    def _pool(self, tools: frozenset[str], time_ms: int | None) -> SelfTest | None:
+        view = self._view(time_ms)
+        if tools not in view.pools and self._profile.selftest is not None:
+            view.pools[tools] = pooled(self._profile.selftest, self._tests_like(view, tools))
+        return view.pools.get(tools)
 
     def _compiled(self, view: _View, chosen: tuple[Reference, ...]) -> Knowledge:
         # By version, not by name: a reference or contract may be replaced under its old name.
@@ -184,23 +195,26 @@ class Library:
             self._sets.move_to_end(key)
         return compiled
 
-    def _tests_like(self, view: _View, chosen: tuple[Reference, ...]) -> list[SelfTest]:
-        """Return the self-tests of tasks of one kind: those that share an effectful tool.
+    def _tests_like(self, view: _View, tools: frozenset[str]) -> list[SelfTest]:
+        """Return the self-tests of tasks of one kind: those done with much the same tools.
 
-        Of the first ``POOL_TASKS_MAX`` by name, so that it is the same wherever it is computed.
+        Of the ``POOL_TASKS_MAX`` most alike, then by name: the same wherever it is computed.
         """
-        wanted = view.effectful_tools(self._profile, chosen)
-        alike: list[SelfTest] = []
-        for task_id in sorted(view.by_task):
-            others = self._chosen(view, task_id, "")
-            if len(others) < 2 or not wanted & view.effectful_tools(self._profile, others):
-                continue
-            test = self._compiled(view, others).selftest
+        alike: list[tuple[float, str]] = []
+        for task_id in view.by_task:
+            others = tools_of(self._chosen(view, task_id, ""))
+            likeness = len(tools & others) / len(tools | others)
+            if likeness >= POOL_LIKENESS_MIN:
+                alike.append((-likeness, task_id))
+        tests = []
+        for _, task_id in sorted(alike):
+            chosen = self._chosen(view, task_id, "")
+            test = self._compiled(view, chosen).selftest if len(chosen) > 1 else None
             if test is not None:
-                alike.append(test)
-            if len(alike) == POOL_TASKS_MAX:
+                tests.append(test)
+            if len(tests) == POOL_TASKS_MAX:
                 break
-        return alike
+        return tests
 
     def _chosen(self, view: _View, task_id: str | None, run_id: str) -> tuple[Reference, ...]:
         return choose(
@@ -267,17 +281,7 @@ class _View:
     contracts: Mapping[str, ToolContract]
     by_task: Mapping[str, tuple[Reference, ...]]
     versions: Mapping[int, _ReferenceVersion]  # by the identity of the objects in by_task
-
-    def effectful_tools(self, profile: Profile, references: Iterable[Reference]) -> set[str]:
-        """Return the tools with an effect that references call."""
-        if profile.identity is None:
-            return set()
-        return {
-            step.tool
-            for reference in references
-            for step in reference.steps
-            if is_effectful(profile.identity, step.tool, self.contracts)
-        }
+    pools: dict[frozenset[str], SelfTest | None] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic_settings import (
 )
 
 from ontrack.operators.redaction import Redaction
+from ontrack.pipeline.calibrated import Calibration
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidSettings
 
@@ -27,7 +29,18 @@ def _from_commas(value: object) -> object:
     return value
 
 
+def _from_json(value: object) -> object:
+    """Read a table that came as text, from a variable."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"expected a JSON object: {error}") from error
+
+
 Paths = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
+Table = Annotated[dict[str, Any], BeforeValidator(_from_json)]
 EffectClasses = Annotated[
     tuple[Literal["read", "write", "destructive", "unknown"], ...], BeforeValidator(_from_commas)
 ]
@@ -56,6 +69,12 @@ class Settings(BaseSettings):
         "auto", description="numerics: compiled by numba, or numpy; auto is numba where installed"
     )
     intervene: bool = Field(True, description="publish interventions; false is shadow mode")
+    operators: Table = Field(
+        default_factory=dict, description="changes to the profile, by name, as tables in tables"
+    )
+    calibration: Annotated[Calibration | None, BeforeValidator(_from_json)] = Field(
+        None, description="what `operators` were chosen on: written by `ontrack calibrate`"
+    )
 
     # What nobody shall see.
     redact: Paths = Field(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from ontrack.topics.events import ArtifactIds, Call, ErrorInfo, Name, Seq, Step
 
@@ -102,6 +109,49 @@ class ReferenceStep(Call):
         return cls(**{name: getattr(step, name) for name in cls.model_fields})
 
 
+class SetTest(_Model):
+    """Self-test of a reference set: its members, each judged by the others.
+
+    ``blocked``: members that the gate would have stopped. ``orphan_steps``: steps without a
+    counterpart in any other member. ``warns``: rules that may warn on this set and not intervene.
+    """
+
+    members: int
+    blocked: int
+    steps: int
+    orphan_steps: int
+    gate_mode: Literal["values", "sources"]
+    warns: tuple[str, ...] = ()
+
+
+class Mined(_Model):
+    """How a reference was mined from a recorded success.
+
+    Parameters
+    ----------
+    source
+        File's name, or topic, partition and offset.
+    run_at
+        When the run ran, by its own events.
+    successes
+        Of the task, among which it was chosen.
+    retries, dead_ends
+        Sequence numbers of the run's steps that were left out.
+    effects
+        What its tools could do by their contracts when it was mined.
+    set_test
+        Of the whole set of the task.
+    """
+
+    source: str
+    run_at: AwareDatetime | None = None
+    successes: int
+    retries: tuple[Seq, ...] = ()
+    dead_ends: tuple[Seq, ...] = ()
+    effects: dict[str, Effect] = Field(default_factory=dict)
+    set_test: SetTest | None = None
+
+
 class Reference(_Model):
     """A known-good run of a task (``ontrack.references``)."""
 
@@ -111,6 +161,7 @@ class Reference(_Model):
     provenance: Provenance = Provenance.MINED
     run_id: str | None = None
     steps: tuple[ReferenceStep, ...] = Field(min_length=1, max_length=512)
+    mined: Mined | None = None
 
 
 class StepBudget(_Model):
@@ -138,7 +189,11 @@ def _allowed_from_name(value: object) -> object:
 
 
 class Task(_Model):
-    """What a task expects and allows (``ontrack.tasks``)."""
+    """What a task expects and allows (``ontrack.tasks``).
+
+    ``goals`` are tools that it comes down to, or artifacts as contracts name them; axiomatic
+    references are made from them.
+    """
 
     type: Literal["task"] = "task"
     id: Annotated[str, Field(min_length=1, max_length=512)]
@@ -147,6 +202,7 @@ class Task(_Model):
     ] = ()
     step_budget: Annotated[StepBudget, BeforeValidator(_budget_from_number)] | None = None
     allowed: tuple[Annotated[AllowedEffect, BeforeValidator(_allowed_from_name)], ...] | None = None
+    goals: tuple[Name, ...] = ()
     cost_usd_max: Annotated[float, Field(ge=0)] | None = None
     latency_s_max: Annotated[float, Field(ge=0)] | None = None
 

@@ -21,9 +21,11 @@ _COMMANDS = {
     "send": ("send", "Publish recorded runs as events to Kafka."),
     "tail": ("tail", "Print verdicts and interventions from Kafka."),
     "dead-letters": ("dead_letters", "List what could not be used, or send it again."),
+    "references": ("references", "Mine, check and show what runs are compared with."),
     "topics": ("topics", "Create or show the topics."),
     "doctor": ("doctor", "Check settings, encoder, broker and topics."),
     "evaluate": ("evaluate", "Measure verdicts, scores and the gate on runs with outcomes."),
+    "calibrate": ("calibrate", "Choose thresholds on labelled runs, within a false-alarm budget."),
     "bench": ("bench", "Measure the engine on this machine."),
 }
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import click
 
@@ -34,6 +34,7 @@ def command(broker: str | None, as_json: bool, no_broker: bool) -> None:
     settings = load_settings(broker=broker)
     encoder = _encoder(settings)
     checks = [_python(), _settings(settings), encoder, _profile(settings, encoder.ok)]
+    checks += _calibration(settings, encoder.ok)
     if not no_broker:
         checks += [_broker(settings), _topics(settings)]
     for check in checks:
@@ -73,6 +74,7 @@ def _python() -> Check:
 
 def _settings(settings: Settings) -> Check:
     values = masked(settings)
+    values.pop("calibration")  # long, and a check of its own
     shown = ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     return Check("settings", True, shown)
 
@@ -90,20 +92,32 @@ def _encoder(settings: Settings) -> Check:
 
 def _profile(settings: Settings, encoder_works: bool) -> Check:
     def look() -> str:
-        from ontrack.operators.profiles import make_profile
+        from ontrack.pipeline.embedded import profile_of
         from ontrack.pipeline.encoders import make_encoder
 
-        profile = make_profile(settings.profile, settings.encoder)
         if not encoder_works:
-            return profile.name
+            return profile_of(settings, settings.encoder).name
         name = make_encoder(settings.encoder).name
-        profile = replace(
-            make_profile(settings.profile, name), show_arguments=settings.show_arguments
-        )
+        profile = profile_of(settings, name)
         digest = profile.digest(name, settings.redaction.fingerprint)
         return f"{profile.name}, with {name} settings {digest}"
 
-    return _attempt("profile", look, "choose a known one with --profile or ONTRACK_PROFILE")
+    fix = "choose a known one with --profile or ONTRACK_PROFILE; see [operators] in ontrack.toml"
+    return _attempt("profile", look, fix)
+
+
+def _calibration(settings: Settings, encoder_works: bool) -> list[Check]:
+    """Whether what the thresholds were chosen on is what they are used with."""
+    made = settings.calibration
+    if made is None or not encoder_works:
+        return []
+    from ontrack.pipeline.calibrated import mismatches
+    from ontrack.pipeline.encoders import make_encoder
+
+    amiss = mismatches(made, make_encoder(settings.encoder).name, settings.profile)
+    detail = "; ".join(amiss) or f"{made.runs:,} runs, the newest of {made.newest or 'no time'}"
+    fix = "calibrate again: ontrack calibrate, with the encoder and profile in use"
+    return [Check("calibration", not amiss, detail, fix if amiss else "")]
 
 
 def _broker(settings: Settings) -> Check:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,6 +324,64 @@ def abort(plot: Path | None, **options: Any) -> None:
     bench.show("Stopping early", measures)
     if plot is not None:
         figures.plot_savings(plot, abort.savings(bench.recordings, courses), bench.profile)
+
+
+@command.command(name="tables")
+@paths_argument(required=True)
+@click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts.")
+@click.option("--format", "format_", default="auto", show_default=True, help="Format of PATH.")
+@click.option("--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Of every choice.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    help="At work side by side [cores]; the figures do not depend on it.",
+)
+@_runs_option(40, "Runs a corpus and kind in Table 4, at most.")
+@click.option(
+    "--campaign-tasks",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Random tasks of the campaign.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="REPORT.md",
+    help="Write the report there [stdout].",
+)
+def tables(seed: int, runs: int, campaign_tasks: int, out: Path | None, **options: Any) -> None:
+    """Reproduce the paper's Tables 2-9, profiles `paper` and `default` side by side."""
+    bench = _prepare(
+        profile=None,
+        count=5,
+        exclude_own_model=False,
+        other_tasks=False,
+        seed=seed,
+        as_json=False,
+        **options,
+    )
+    from ontrack.pipeline.encoders import make_encoder
+    from ontrack.pipeline.evaluation.tables import recorded_tables, report
+    from ontrack.pipeline.evaluation.tables_controlled import controlled_tables
+
+    with progress("campaign", 2 * campaign_tasks) as advance:
+        found = controlled_tables(bench.setup.settings, campaign_tasks, advance)
+    found += recorded_tables(bench.setup, seed, runs, bench.work)
+    text = report(
+        found,
+        shlex.join(["ontrack", *sys.argv[1:]]),
+        bench.setup,
+        make_encoder(bench.setup.settings.encoder).name,
+        seed,
+        bench.processes,
+    )
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")
 
 
 def _tell_left_out(measures: Sequence[Measure]) -> None:

@@ -20,6 +20,7 @@ from ontrack.pipeline.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics.codecs import Limits
 from ontrack.topics.events import Event
+from ontrack.topics.knowledge import Provenance
 
 
 @click.command(name="send")
@@ -27,32 +28,66 @@ from ontrack.topics.events import Event
 @broker_option
 @knowledge_options
 @click.option("--demo", is_flag=True, help="Send the bundled demo runs with their references.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Withdraw what was mined before for the tasks of --references.",
+)
 @click.option("--rate", type=float, help="Events a second; as fast as they go otherwise.")
 def command(
-    paths: tuple[str, ...], broker: str | None, demo: bool, rate: float | None, **knowledge: Any
+    paths: tuple[str, ...],
+    broker: str | None,
+    demo: bool,
+    replace: bool,
+    rate: float | None,
+    **knowledge: Any,
 ) -> None:
-    """Publish the runs of PATH… to Kafka, references and contracts first."""
-    if demo == bool(paths):
-        raise click.UsageError("give either PATH… or --demo")
+    """Publish the runs of PATH… to Kafka, references and contracts first.
+
+    Without PATH: only what --references, --tools and --tasks hold.
+    """
+    is_knowledge = any(knowledge[name] for name in ("references", "tools", "tasks"))
+    if demo == bool(paths) and not (is_knowledge and not demo):
+        raise click.UsageError("give either PATH… or --demo, or --references, --tools or --tasks")
+    if replace and not knowledge["references"]:
+        raise click.UsageError("--replace is for --references")
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate must be above 0")
     settings = load_settings(broker=broker)
     given, events = _demo() if demo else (_given(settings, paths, knowledge), None)
-    source = (
-        events if events is not None else _from_files(paths, knowledge["format_"], settings.limits)
-    )
+    source: Iterable[Event | SourceEvent] = events or ()
+    if paths:
+        source = _from_files(paths, knowledge["format_"], settings.limits)
 
-    from ontrack.pipeline.kafka.sender import send_events, send_knowledge
+    from ontrack.pipeline.kafka.sender import send_events, send_knowledge, withdraw_references
 
     async def send() -> int:
         published = await send_knowledge(settings, given.references, given.contracts, given.tasks)
         if published:
             click.echo(f"{published} references, contracts and tasks published", err=True)
+        if replace:
+            gone = await withdraw_references(settings, await _mined_before(settings, given))
+            click.echo(f"{gone} references withdrawn", err=True)
         return await send_events(settings, source, rate)
 
     began = time.monotonic()
     count = asyncio.run(send())
     click.echo(f"{count} events sent in {time.monotonic() - began:.1f} s", err=True)
+
+
+async def _mined_before(settings: Settings, given: Given) -> list[str]:
+    """Return the ids of published mined references of the given ones' tasks, less these."""
+    from ontrack.pipeline.kafka.published import published_knowledge
+
+    now = {reference.reference_id for reference in given.references}
+    tasks = {reference.task_id for reference in given.references}
+    return [
+        reference.reference_id
+        for reference in (await published_knowledge(settings)).references
+        if reference.provenance is Provenance.MINED
+        and reference.task_id in tasks
+        and reference.reference_id not in now
+    ]
 
 
 def _given(settings: Settings, paths: tuple[str, ...], knowledge: dict[str, Any]) -> Given:

@@ -51,12 +51,13 @@ def watch(watcher: Watcher, job: AbortJob) -> Course:
     return Course(
         tuple(place in flagged for place in range(len(run.steps))),
         watched.first_halt(),
-        _running_cosine(trace, means),
-        _spent(run),
+        running_cosine(trace, means),
+        spent(run),
     )
 
 
-def _running_cosine(trace: Trace, means: Sequence[np.ndarray]) -> tuple[float, ...]:
+def running_cosine(trace: Trace, means: Sequence[np.ndarray]) -> tuple[float, ...]:
+    """Return the cosine of the steps so far with the nearest mean, after each step."""
     if not means:
         return ()
     directions = np.array([mean / max(float(np.linalg.norm(mean)), 1e-12) for mean in means])
@@ -65,7 +66,11 @@ def _running_cosine(trace: Trace, means: Sequence[np.ndarray]) -> tuple[float, .
     return tuple(float(each) for each in ((sums / lengths) @ directions.T).max(axis=1))
 
 
-def _spent(run: Recording) -> tuple[float, ...]:
+def spent(run: Recording) -> tuple[float, ...]:
+    """Return what a run has spent after each step: dollars where steps have costs.
+
+    Else characters of intents, arguments and results.
+    """
     costs = [step.cost_usd for step in run.steps]
     if any(cost is not None for cost in costs):
         each = [cost or 0.0 for cost in costs]

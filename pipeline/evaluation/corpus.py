@@ -36,6 +36,8 @@ class Recording:
         The agent's id, or None.
     steps
         In order, numbered from 0.
+    reason
+        Why it ended, as the recording has it.
     """
 
     corpus: str
@@ -45,6 +47,7 @@ class Recording:
     model: str | None
     outcome: Outcome
     steps: tuple[Step, ...]
+    reason: str | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -85,6 +88,7 @@ class _Open:
         self.task: str | None = None
         self.model: str | None = None
         self.outcome: Outcome = "unknown"
+        self.reason: str | None = None
         self.steps: list[Step] = []
 
     def take(self, event: Event) -> None:
@@ -95,6 +99,7 @@ class _Open:
             self.steps.append(event)
         elif isinstance(event, RunEnded):
             self.outcome = event.outcome
+            self.reason = event.reason
 
 
 def read_corpora(
@@ -173,7 +178,9 @@ def _recording(run_id: str, run: _Open, corpus: str) -> Recording:
         )
         for place, step in enumerate(ordered)
     )
-    return Recording(corpus, run_id, task, run.task is not None, run.model, run.outcome, steps)
+    return Recording(
+        corpus, run_id, task, run.task is not None, run.model, run.outcome, steps, run.reason
+    )
 
 
 @dataclass(frozen=True, slots=True)

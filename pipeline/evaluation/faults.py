@@ -40,7 +40,7 @@ class FaultJob:
 
 
 class Alarms(NamedTuple):
-    """Severe verdicts from the fault's first step on: steps since then, and names."""
+    """Alarms from the fault's first step on: steps since then, and names of the verdicts."""
 
     latencies: tuple[int, ...]
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ def plan(
 
 
 def watch(watcher: Watcher, job: FaultJob) -> Alarms:
-    """Monitor one run; a severe verdict before the fault begins is not the fault's."""
+    """Monitor one run; an alarm before the fault begins is not the fault's."""
     run, references = watcher.recordings[job.run_id], watcher.named(job.references)
     events, first = run.events, 0
     if job.kind != CLEAN:
@@ -80,9 +80,9 @@ def watch(watcher: Watcher, job: FaultJob) -> Alarms:
         assert made is not None, "planned from the same seed"
         events, first = made
     watched = watcher.watch(events, run.task, references)
-    severe = [each for each in watched.seen if each.is_severe and each.seq >= first]
+    raised = [each for each in watched.seen if each.is_alarm and each.seq >= first]
     return Alarms(
-        tuple(each.seq - first for each in severe), tuple(each.verdict.value for each in severe)
+        tuple(each.seq - first for each in raised), tuple(each.verdict.value for each in raised)
     )
 
 

@@ -24,7 +24,7 @@ from ontrack.topics.verdicts import VerdictName
 
 #: Consecutive identical calls that make a natural loop.
 NATURAL: Final = 4
-_WARNINGS: Final = frozenset({VerdictName.WARN, VerdictName.LOOP, VerdictName.STALLED})
+WARNINGS: Final = frozenset({VerdictName.WARN, VerdictName.LOOP, VerdictName.STALLED})
 _LOOPS: Final = frozenset({VerdictName.LOOP, VerdictName.STALLED})
 METHOD: Final = "monitor"
 
@@ -102,7 +102,7 @@ def watch(watcher: Watcher, job: LoopJob) -> LoopSigns:
 
 def _signs(watched: Watched) -> LoopSigns:
     return LoopSigns(
-        tuple(each.seq for each in watched.seen if each.verdict in _WARNINGS),
+        tuple(each.seq for each in watched.seen if each.verdict in WARNINGS),
         next((each.seq for each in watched.seen if each.verdict in _LOOPS), None),
         watched.first_halt(),
     )

@@ -15,6 +15,7 @@ from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.encoders import CachedEncoder, make_encoder
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.injected import Herd
+from ontrack.pipeline.library import Library
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.events import Event, RunEnded, Step
 from ontrack.topics.knowledge import ToolContract
@@ -55,6 +56,11 @@ class Seen(NamedTuple):
         """Whether the verdict has the severity of an intervention."""
         return self.severity >= SEVERE_FROM
 
+    @property
+    def is_alarm(self) -> bool:
+        """Whether somebody is told: severe, or the warning that a run goes round."""
+        return self.is_severe or "repeats" in self.signals
+
 
 class Act(NamedTuple):
     """An intervention."""
@@ -87,10 +93,6 @@ class Watched:
     decisions: tuple[Decision, ...]
     final_score: float | None
     unusable: int
-
-    def first_severe(self, start: int = 0) -> int | None:
-        """Return the first step from ``start`` on whose verdict is severe."""
-        return next((each.seq for each in self.seen if each.seq >= start and each.is_severe), None)
 
     def first_halt(self) -> int | None:
         """Return the step at which the run was to be halted."""
@@ -125,11 +127,23 @@ class Watcher:
 
     def monitor(self, task: str, references: Sequence[Recording]) -> EmbeddedMonitor:
         """Return a new monitor that knows these runs as references of the task."""
-        return EmbeddedMonitor(
+        found = EmbeddedMonitor(
             self.settings,
             [reference.as_reference_of(task) for reference in references],
             self.contracts.values(),
         )
+        found.fold.library.pool_with(self.fleet)
+        return found
+
+    @cached_property
+    def fleet(self) -> Library:
+        """What a fleet's monitor would hold: the successes of all tasks, whose self-tests count."""
+        fold = EmbeddedMonitor(self.settings).fold
+        successes = [run for run in self.recordings.values() if run.succeeded]
+        fold.library.fill(
+            [run.as_reference_of(run.task) for run in successes], self.contracts.values()
+        )
+        return fold.library
 
     def named(self, run_ids: Sequence[str]) -> tuple[Recording, ...]:
         """Return recordings by id."""

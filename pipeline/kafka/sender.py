@@ -104,6 +104,20 @@ async def send_knowledge(
     return len(items)
 
 
+async def withdraw_references(settings: Settings, reference_ids: Iterable[str]) -> int:
+    """Withdraw references: runs that begin from now on do not meet them; returns how many."""
+    topic = topics_of(settings).references.name
+    producer = await start_producer(settings)
+    try:
+        futures = [await producer.send(topic, None, key=name.encode()) for name in reference_ids]
+        await asyncio.gather(*futures)
+    except KafkaError as error:
+        raise unreachable(settings, error) from error
+    finally:
+        await producer.stop()
+    return len(futures)
+
+
 def _number(event: Event, sent: int) -> str:
     """Return what makes the id of a message unique: its place in the run, else in this sending."""
     return str(event.seq) if event.seq is not None else f"sent-{sent}"
