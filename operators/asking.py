@@ -15,7 +15,8 @@ from ontrack.operators.sightings import SeenValues
 from ontrack.operators.transport import TransportState
 from ontrack.operators.vectors import StepVectors
 from ontrack.topics.events import Call
-from ontrack.topics.verdicts import Authority
+from ontrack.topics.knowledge import Effect
+from ontrack.topics.verdicts import Authority, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,14 @@ class Standing:
     """Where a run stands, as far as the gate looks at it.
 
     ``transport`` is None where the coupling says nothing any more: beyond the graph's limit.
+    ``halted``: the run was told to stop.
     """
 
     ledger: LedgerState
     transport: TransportState | None
     hops: Hops
     seen: SeenValues
+    halted: bool = False
 
 
 def needs_asking(profile: Profile, knowledge: Knowledge, tool: str) -> bool:
@@ -48,7 +51,21 @@ def needs_asking(profile: Profile, knowledge: Knowledge, tool: str) -> bool:
 def ask(
     profile: Profile, knowledge: Knowledge, standing: Standing, call: Call, vectors: StepVectors
 ) -> GateAnswer:
-    """Answer a call against the run before it."""
+    """Answer a call against the run before it.
+
+    A run that was told to stop may look around, and change nothing any more.
+    """
+    answer = _ask(profile, knowledge, standing, call, vectors)
+    if not standing.halted or answer.effect is Effect.READ:
+        return answer
+    text = f"this run was halted; {call.tool} may not run any more"
+    halted = Reason(signal="halted", value=1.0, threshold=1.0, text=text)
+    return replace(answer, decision="block", reasons=(halted, *answer.reasons), best=None)
+
+
+def _ask(
+    profile: Profile, knowledge: Knowledge, standing: Standing, call: Call, vectors: StepVectors
+) -> GateAnswer:
     if profile.identity is not None:
         return _ask_by_identity(profile, knowledge, standing, call)
     return gate.check(

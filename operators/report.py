@@ -208,6 +208,13 @@ def decision(
     )
 
 
+def in_shadow(answer: Decision) -> Decision:
+    """Return an answer that stops nothing: its reasons say what it would have been."""
+    if answer.decision != "block":
+        return answer
+    return answer.model_copy(update={"decision": "unknown", "authority": Authority.INFORM})
+
+
 def scorecard(
     stamp: Stamp,
     identity: Identity,

@@ -156,6 +156,7 @@ def step(
     contract = knowledge.contracts.get(event.tool)
     asked = None
     if needs_asking(profile, knowledge, event.tool):  # did it pass by the gate?
+        # That a halted run goes on is said by its flag, not by a block at each step.
         asked = ask(profile, knowledge, _standing(state), event, vectors)
     artifacts = extract(profile.artifacts, event, contract)
     entered, graph, delta = _grow(profile, state, seq, event, artifacts)
@@ -236,7 +237,8 @@ def propose(
     profile: Profile, state: RunState, proposal: Proposal, vectors: StepVectors
 ) -> Decision:
     """Answer a proposal against the run as it stands; the run itself is left as it is."""
-    answer = ask(profile, state.knowledge, _standing(state), proposal, vectors)
+    standing = replace(_standing(state), halted=state.abort.halted)
+    answer = ask(profile, state.knowledge, standing, proposal, vectors)
     authority = authority_of_answer(state.knowledge, answer)
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(

@@ -6,17 +6,19 @@ log. One entry a run, under its id, and one entry for the partition, under the e
 * from which offset on the log must be read,
 * which runs were open there, and the offset of the last event of each,
 * which runs had ended,
-* which runs started which, and which were halted.
+* which runs started which, and which were halted,
+* what is known of runs whose beginning the log has lost.
 
 A run's entry also holds its waiting steps. It may be newer than the partition's: then the events
 that it already holds are passed over (``known_until``). It must never be older, as a former
-owner's last words could be.
+owner's last words could be. The entry of a run that has ended is removed only once the partition's
+own entry says so: until then a successor begins with the run still open, and folds its end again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,8 @@ from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.topics.errors import InvalidSnapshot
 
 PARTITION_KEY = b""
-_KIND = "partition-2"
+_KIND = "partition-3"
+VALUE_BYTES_MAX = 8_000_000  # what the topic takes, with room for the rest of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Entry:
     Parameters
     ----------
     value
-        None once the run has ended.
+        None: removed.
     offset
         Place in the events log of the last event that the entry knows.
     time_ms
@@ -61,7 +64,8 @@ def partition_entry(fold: Fold, state: PartitionState, next_offset: int) -> Entr
     ended = [part for item in state.ended.items() for part in item]
     children = [[parent, *some] for parent, some in state.family.children.items()]
     family = [children, list(state.family.halted)]
-    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), ended, family]
+    cut = [state.cut_until, list(state.cut_runs)]
+    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), ended, family, cut]
     return Entry(PARTITION_KEY, snapshot.seal(parts), next_offset - 1)
 
 
@@ -75,9 +79,9 @@ class Stored:
 
     next_offset: int
     open_runs: Mapping[str, tuple[int, RunState, tuple[Any, ...]]]
-    closed_runs: Mapping[str, int]
     ended: Mapping[str, bytes | None]
     family: tuple[Any, ...]
+    cut: tuple[Any, ...]
     written_ms: int
 
     @property
@@ -104,16 +108,12 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
             "the checkpoint was written under other settings or by another engine; "
             "the partition is folded from the log"
         )
-    next_offset, positions, ended, family = content
+    next_offset, positions, ended, family, cut = content
     open_runs: dict[str, tuple[int, RunState, tuple[Any, ...]]] = {}
-    closed_runs: dict[str, int] = {}
     for run_id, position in zip(positions[::2], positions[1::2], strict=True):
         entry = latest.get(run_id.encode())
-        if entry is None:
+        if entry is None or entry.value is None:
             raise InvalidSnapshot(f"the snapshot of run {run_id!r} is missing")
-        if entry.value is None:
-            closed_runs[run_id] = entry.offset
-            continue
         offset, state, waiting = snapshot.read(entry.value)
         if offset < position:
             raise InvalidSnapshot(
@@ -121,11 +121,18 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
             )
         open_runs[run_id] = offset, state, waiting
     ends = dict(zip(ended[::2], ended[1::2], strict=True))
-    return Stored(next_offset, open_runs, closed_runs, ends, family, own.time_ms)
+    return Stored(next_offset, open_runs, ends, family, cut, own.time_ms)
 
 
-def restore(fold: Fold, stored: Stored) -> PartitionState:
-    """Build the partition's state; the log is then read from ``stored.next_offset`` on.
+def restore(fold: Fold, stored: Stored) -> Iterator[PartitionState]:
+    """Build the partition's state, a run at a time, so that the caller can give way between them.
+
+    The log is then read from ``stored.next_offset`` on.
+
+    Yields
+    ------
+    PartitionState
+        The same one each time; complete with the last.
 
     Raises
     ------
@@ -133,21 +140,23 @@ def restore(fold: Fold, stored: Stored) -> PartitionState:
         A run was compared with other references than those at hand.
     """
     state = fold.partition()
-    for run_id, (offset, held, waiting) in stored.open_runs.items():
-        state.runs[run_id] = fold.thaw(held)
-        state.waiting.restore(run_id, waiting)
-        state.positions[run_id] = state.known_until[run_id] = offset
-        state.heard_ms[run_id] = stored.written_ms
     state.ended = OrderedDict(stored.ended)
     children, halted = stored.family
     for parent, *some in children:
         for child in some:
             state.family.add(parent, child)
     state.family.halted = OrderedDict.fromkeys(halted)
-    for run_id, offset in stored.closed_runs.items():
-        state.ended[run_id] = None
-        state.known_until[run_id] = offset
-    return state
+    state.cut_until, cut_runs = stored.cut
+    state.cut_runs = OrderedDict.fromkeys(cut_runs)
+    yield state
+    for run_id, (offset, held, waiting) in stored.open_runs.items():
+        state.runs[run_id] = thawed = fold.thaw(held)
+        state.waiting.restore(run_id, waiting)
+        state.positions[run_id] = state.known_until[run_id] = offset
+        state.heard_ms[run_id] = stored.written_ms
+        if thawed.abort.halted:  # after the partition's entry was written, perhaps
+            state.family.halted[run_id] = None
+        yield state
 
 
 def _stamp(fold: Fold) -> tuple[str, ...]:

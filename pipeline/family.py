@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 CHILDREN_MAX = 1000  # of one run; the latest are kept
+CHARACTERS_MAX = 1_000_000  # of all ids of a partition: they must fit into one snapshot
 
 
 @dataclass(slots=True)
@@ -30,16 +31,19 @@ class Family:
     runs_max: int
     children: OrderedDict[str, OrderedDict[str, None]] = field(default_factory=OrderedDict)
     halted: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _characters: int = 0
 
     def add(self, parent: str, child: str) -> None:
-        """Note that a run has started another one."""
+        """Note that a run has started another one; the parents longest ago are forgotten."""
         siblings = self.children.setdefault(parent, OrderedDict())
-        siblings[child] = None
+        if child not in siblings:
+            siblings[child] = None
+            self._characters += len(child)
         if len(siblings) > CHILDREN_MAX:
-            siblings.popitem(last=False)
+            self._characters -= len(siblings.popitem(last=False)[0])
         self.children.move_to_end(parent)
-        if len(self.children) > self.runs_max:
-            self.children.popitem(last=False)
+        while len(self.children) > self.runs_max or self._characters > CHARACTERS_MAX:
+            self.end(next(iter(self.children)))
 
     def halt(self, run_id: str) -> list[str]:
         """Note a run's halt and return the children to be told: none the second time."""
@@ -52,4 +56,4 @@ class Family:
 
     def end(self, run_id: str) -> None:
         """Forget the children of a run that has ended; its halt is remembered."""
-        self.children.pop(run_id, None)
+        self._characters -= sum(map(len, self.children.pop(run_id, ())))

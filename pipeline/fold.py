@@ -11,7 +11,7 @@ import hashlib
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 import numpy as np
@@ -21,7 +21,7 @@ from ontrack.operators import run, snapshot
 from ontrack.operators.admission import admit, content_digest, is_duplicate, refuse_after_end
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
-from ontrack.operators.report import Stamp
+from ontrack.operators.report import Stamp, in_shadow
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.family import Family
@@ -157,6 +157,11 @@ class Fold:
         self._unencoded = StepVectors(nothing, nothing, nothing)
         self.stamp = Stamp(profile.name, digest, engine_name())
 
+    @property
+    def intervenes(self) -> bool:
+        """False in shadow mode."""
+        return self._intervene
+
     def partition(self) -> PartitionState:
         """Return the state of a partition before its first record."""
         return PartitionState(
@@ -275,7 +280,8 @@ class Fold:
         known = state.runs.get(proposal.run_id)
         if known is None:
             known = self._start(proposal, timestamp_ms)
-        return run.propose(self.profile, known, proposal, self._vectors(proposal, known))
+        answer = run.propose(self.profile, known, proposal, self._vectors(proposal, known))
+        return answer if self._intervene else in_shadow(answer)
 
     def _start(self, event: Event | Proposal, timestamp_ms: int | None) -> run.RunState:
         """Begin a run with what had been published by its first event."""
@@ -295,11 +301,13 @@ class Fold:
         if known is None:
             known = self._start(event, record.timestamp_ms)
             said += _introduction(event)
+        elif known.parent_run_id is None and event.parent_run_id is not None:
+            known = replace(known, parent_run_id=event.parent_run_id)
+            said += _introduction(event)
         if isinstance(event, RunStarted):
             if known.highest < 0 and known.task_id is None and event.task_id is not None:
                 # Nothing has been judged yet: take the task that the first event did not name.
                 known = self._start(event, record.timestamp_ms)
-                said = _introduction(event)
             state.runs[event.run_id] = known
             return said
         if isinstance(event, RunEnded):

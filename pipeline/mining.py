@@ -80,6 +80,8 @@ class Successes:
         elif isinstance(event, RunEnded):
             run.outcome = event.outcome
             self._ended.add(event.run_id)
+            if run.outcome in ("failure", "cancelled"):
+                run.steps.clear()  # topics are long; what cannot become a reference goes at once
 
     def judge(self, run_id: str, outcome: Outcome) -> None:
         """Enter an outcome from elsewhere; it counts where the run's own end names none."""

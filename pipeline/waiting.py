@@ -20,6 +20,7 @@ from typing import Any
 from ontrack.pipeline.record import Record
 
 BYTES_MAX = 524_288  # of one run: they must fit into its snapshot
+TOTAL_BYTES_MAX = 33_554_432  # of a partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Waiting:
     def __init__(self) -> None:
         self._runs: dict[str, dict[int, WaitingStep]] = {}
         self._holed: set[str] = set()
+        self._bytes = 0
 
     def __contains__(self, run_id: object) -> bool:
         return run_id in self._runs
@@ -73,11 +75,13 @@ class Waiting:
     def add(self, run_id: str, step: WaitingStep) -> None:
         """Let a step wait."""
         self._runs.setdefault(run_id, {})[step.seq] = step
+        self._bytes += len(step.record.value)
 
     def is_full(self, run_id: str, steps_max: int) -> bool:
-        """Tell whether as many steps or bytes of a run wait as may."""
+        """Tell whether as many steps or bytes wait as may, of a run or of all together."""
         steps = self._runs[run_id].values()
-        return len(steps) >= steps_max or sum(len(s.record.value) for s in steps) >= BYTES_MAX
+        held = sum(len(step.record.value) for step in steps)
+        return len(steps) >= steps_max or held >= BYTES_MAX or self._bytes >= TOTAL_BYTES_MAX
 
     def first(self, run_id: str) -> int | None:
         """Return the lowest number that waits in a run."""
@@ -87,6 +91,7 @@ class Waiting:
         """Remove and return the step with the lowest number."""
         steps = self._runs[run_id]
         found = steps.pop(min(steps))
+        self._bytes -= len(found.record.value)
         if not steps:
             del self._runs[run_id]
         return found

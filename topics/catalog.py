@@ -178,7 +178,14 @@ def catalogue(
             "snapshots",
             "states of open runs, in bytes, so that recovery need not read the whole log",
             "run id; empty for the partition's own",
-            _compacted(retention_ms) | {"min.compaction.lag.ms": "0"} | _size(8 * MIB),
+            # Small segments: only closed ones are compacted, and recovery reads what is left.
+            _compacted(retention_ms)
+            | {
+                "min.compaction.lag.ms": "0",
+                "segment.ms": str(SEGMENT_MS),
+                "segment.bytes": str(64 * MIB),
+            }
+            | _size(8 * MIB),
         ),
         owners=topic(
             "owners",

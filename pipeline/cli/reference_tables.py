@@ -160,7 +160,8 @@ def _told(test: SelfTest) -> str:
 
 def _row(task_id: str, members: Sequence[Reference], test: SelfTest | None) -> tuple[str, ...]:
     lengths = [len(reference.steps) for reference in members]
-    span = f"{min(lengths)}–{max(lengths)}" if lengths else ""  # noqa: RUF001
+    shortest, longest = min(lengths, default=0), max(lengths, default=0)
+    span = str(longest) if shortest == longest else f"{shortest} to {longest}"
     is_tested = test is not None and test.members > 0
     return (
         task_id,

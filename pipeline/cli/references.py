@@ -19,7 +19,7 @@ from ontrack.pipeline.cli.options import (
     paths_argument,
 )
 from ontrack.pipeline.settings import Settings, load_settings
-from ontrack.topics.errors import InvalidFile
+from ontrack.topics.errors import InvalidFile, InvalidInput
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command() -> None:
 @_from_topic
 @broker_option
 @_tools
-@_tasks
+@click.option("--tasks", multiple=True, metavar="FILE", help="Task files, for --axiomatic.")
 @_format
 @_encoder
 @click.option(
@@ -116,6 +116,11 @@ def mine(
         raise click.UsageError("give either PATH… or --from-topic")
     given = _given(settings, tools, tasks, from_topic)
     successes = _successes(settings, paths, format_, from_topic)
+    if not successes.by_task():
+        raise InvalidInput(
+            f"none of the {successes.runs} runs both names a task and ended with success; "
+            "references need a task_id, and a run_ended with outcome success"
+        )
     sets = _mined(settings, given, successes, keep, split)
     _tell_collisions(sets, split)
     _write(output, sets.references)

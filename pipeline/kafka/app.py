@@ -7,7 +7,9 @@ lose events).
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 
 _log = structlog.get_logger(__name__)
+
+STOP_S_MAX = 30.0  # from the signal to the end of the process
 
 LAG_S = 1.0  # how often the lag is brought up to date; it costs no question to the broker
 
@@ -101,6 +105,7 @@ def make_app(settings: Settings) -> faust.App:
 
     @app.on_before_shutdown.connect
     async def stopping(_app: Any, **_options: Any) -> None:
+        _leave_for_good(STOP_S_MAX)
         if holder:
             await holder[0].stop()
 
@@ -121,6 +126,21 @@ def make_app(settings: Settings) -> faust.App:
 
     add_pages(app, settings, worker)
     return app
+
+
+def _leave_for_good(seconds: float) -> None:
+    """End the process after a while, whatever still waits for a broker that is away.
+
+    Nothing is lost: a worker may be killed at any time.
+    """
+
+    def leave() -> None:
+        _log.error("stopped_by_force", seconds=seconds)
+        os._exit(1)
+
+    last = threading.Timer(seconds, leave)
+    last.daemon = True
+    last.start()
 
 
 def run_worker(settings: Settings) -> None:

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import structlog
 
 from ontrack.operators.gate import effect_of
+from ontrack.operators.report import in_shadow
 from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.gate import DecidedBy, GateAnswer, GatePolicy, Tickets
 from ontrack.pipeline.kafka import wire
@@ -333,6 +334,8 @@ class Gateway:
         effect = effect_of(proposal.tool, contracts).value
         seq = 0 if known is None else known.highest + 1
         decision = self._policy.decide(self._fold.stamp, proposal, effect, seq, why)
+        if not self._fold.intervenes:
+            decision = in_shadow(decision)
         self._record(asked, decision, "policy", owner)
         return GateAnswer.of(decision, "policy")
 

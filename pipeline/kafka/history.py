@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.partitioner import murmur2
 
 from ontrack.pipeline.kafka.connection import start_consumer
 from ontrack.pipeline.kafka.provision import partition_counts
@@ -201,8 +200,3 @@ async def opened(settings: Settings, topic: str, *needed: str) -> AsyncIterator[
         yield History(consumer, topic, counts[topic])
     finally:
         await consumer.stop()
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that our sender, like Kafka's own, gives a key: murmur2, positive."""
-    return int((murmur2(key) & 0x7FFF_FFFF) % partitions)

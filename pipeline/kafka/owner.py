@@ -104,7 +104,9 @@ class PartitionOwner:
         self._closing: set[str] = set()
         self._given_up: dict[str, int] = {}  # waited for no longer: run and first waiting step
         self._since_checkpoint = 0
-        self._stored: set[str] = set()
+        self._stored: set[str] = set()  # runs that have an entry of their own
+        self._closed: set[str] = set()  # those among them that have ended since
+        self._epoch = 0  # counts revocations
         self._topics = topics
         self._fold = fold
         self._reader = log
@@ -132,6 +134,7 @@ class PartitionOwner:
     def revoke(self) -> None:
         """Stop publishing: the partition may belong to somebody else by now."""
         self._owned = False
+        self._epoch += 1
         self._ready.clear()
         # Lets those go who wait now; who begins to wait later waits for the next recovery.
         self._revoked.set()
@@ -143,7 +146,10 @@ class PartitionOwner:
         The state in memory is kept: it is a function of the log up to the watermark, whoever
         published meanwhile.
         """
+        epoch = self._epoch
         async with self._turn:
+            if epoch != self._epoch:
+                return  # revoked again while it waited for its turn
             self._owned = True
             self._given_up.clear()
             await self._find_floors()
@@ -175,7 +181,9 @@ class PartitionOwner:
             self._metrics.observe(self.partition, 0, len(self.state.runs))
             if self._owned:
                 await self._answer_missed()
-                self._ready.set()
+            if not self._owned:
+                return
+            self._ready.set()
             _log.info(
                 "partition_ready",
                 partition=self.partition,
@@ -233,29 +241,35 @@ class PartitionOwner:
         """Begin at the last checkpoint; at the log's start if there is none, or none to trust."""
         topic = self._topics.snapshots.name
         first, last = await self._reader.bounds(topic, self.partition)
-        entries = []
+        latest: dict[bytes, checkpoint.Entry] = {}
         async for messages in self._reader.read(topic, self.partition, first, last):
-            entries += [
-                checkpoint.Entry(
-                    message.key or b"",
-                    message.value,
-                    source_offset(message, self.watermark.topic),
-                    message.timestamp,
-                )
-                for message in messages
-            ]
+            for message in messages:
+                key = message.key or b""
+                source = source_offset(message, self.watermark.topic)
+                latest[key] = checkpoint.Entry(key, message.value, source, message.timestamp)
+        # Whatever becomes of them: when these runs end, their entries have to go.
+        self._stored = {
+            key.decode("utf-8", "replace")
+            for key, entry in latest.items()
+            if key != checkpoint.PARTITION_KEY and entry.value is not None
+        }
         try:
-            stored = checkpoint.read(self._fold, entries)
+            stored = await asyncio.to_thread(checkpoint.read, self._fold, latest.values())
             if stored is None:
                 return
             await self._follower.cover(stored.newest_ms)
-            self.state = checkpoint.restore(self._fold, stored)
+            async with self._turns.working():
+                for state in checkpoint.restore(self._fold, stored):
+                    restored = state
+                    await self._turns.give_way()
         except InvalidSnapshot as error:
             self._metrics.snapshots_refused.inc()
             _log.warning("checkpoint_refused", partition=self.partition, error=str(error))
             return
+        self.state = restored
         self.watermark.next_offset = stored.next_offset
-        self._stored = set(self.state.runs)
+        self._closed = self._stored - self.state.runs.keys()
+        self._stored -= self._closed
         _log.info(
             "checkpoint_restored",
             partition=self.partition,
@@ -264,21 +278,39 @@ class PartitionOwner:
         )
 
     async def _write_checkpoint(self) -> None:
-        """Publish the changed runs and then, once these are safe, the partition's own entry."""
+        """Publish the changed runs and then, once these are safe, the partition's own entry.
+
+        Last go the entries of runs that have ended since the checkpoint before: a successor that
+        begins at that one still needs them.
+        """
         if not self._since_checkpoint:
             return
+        self._since_checkpoint = 0
         entries = []
         async with self._turns.working():
             for run_id in sorted(self.state.touched):
                 if run_id in self.state.runs:
                     entries.append(checkpoint.run_entry(self.state, run_id))
                 await self._turns.give_way()
+        # In a thread: with many ended runs it takes long, and the state stands still meanwhile.
+        own = await asyncio.to_thread(
+            checkpoint.partition_entry, self._fold, self.state, self.watermark.next_offset
+        )
+        largest = max(len(entry.value or b"") for entry in (*entries, own))
+        if largest > checkpoint.VALUE_BYTES_MAX:
+            # An accelerator must stop nobody: a successor begins at the checkpoint before.
+            self._metrics.snapshots_refused.inc()
+            _log.warning("checkpoint_too_large", partition=self.partition, bytes=largest)
+            return
         await self._emitter.emit([self._snapshot(entry) for entry in entries])
-        own = checkpoint.partition_entry(self._fold, self.state, self.watermark.next_offset)
         await self._emitter.emit([self._snapshot(own)])
         self._stored |= self.state.touched & self.state.runs.keys()
         self.state.touched.clear()
-        self._since_checkpoint = 0
+        gone = sorted(self._closed - self.state.runs.keys())
+        self._closed.clear()
+        await self._emitter.emit(
+            [self._snapshot(checkpoint.Entry(run_id.encode(), None, own.offset)) for run_id in gone]
+        )
 
     def _snapshot(self, entry: checkpoint.Entry) -> Message:
         return snapshot_message(
@@ -291,8 +323,8 @@ class PartitionOwner:
         In the log, because every reader of it must come to the same end; the event is the same
         whoever sends it, so a second one is a duplicate.
         """
-        if not self.ready:
-            return
+        if not self.ready or self.watermark.next_offset < self.watermark.end_seen:
+            return  # whoever lags behind the log knows nothing of its last events
         silent = [
             run_id
             for run_id, heard_ms in list(self.state.heard_ms.items())
@@ -312,13 +344,8 @@ class PartitionOwner:
         """Give up steps that have been waited for long enough, by an event of ours in the log."""
         if not self.ready:
             return
-        waiting = self.state.waiting
-        overdue = []
-        for run_id in waiting:
-            since_ms, first = waiting.since_ms(run_id), waiting.first(run_id)
-            late = since_ms is not None and now_ms - since_ms >= self._settings.reorder_ms
-            if late and first is not None and self._given_up.get(run_id) != first:
-                overdue.append(GapClosed(run_id=run_id, seq=first))
+        async with self._turn:  # a thread may be folding
+            overdue = self._overdue(now_ms)
         if not overdue:
             return
         _log.info("gaps_closed", partition=self.partition, runs=len(overdue))
@@ -331,6 +358,16 @@ class PartitionOwner:
                 for gap in overdue
             ]
         )
+
+    def _overdue(self, now_ms: int) -> list[GapClosed]:
+        waiting = self.state.waiting
+        overdue = []
+        for run_id in waiting:
+            since_ms, first = waiting.since_ms(run_id), waiting.first(run_id)
+            late = since_ms is not None and now_ms - since_ms >= self._settings.reorder_ms
+            if late and first is not None and self._given_up.get(run_id) != first:
+                overdue.append(GapClosed(run_id=run_id, seq=first))
+        return overdue
 
     async def _answer_missed(self) -> None:
         """Answer the proposals that nobody answered while nobody owned the partition."""
@@ -399,7 +436,6 @@ class PartitionOwner:
         messages: list[Message] = []
         notices: list[Message] = []
         told = max(self.watermark.floors.values(), default=Told()).offset
-        closed: list[checkpoint.Entry] = []
         began = time.monotonic()
         async with self._turns.working():
             for record in records:
@@ -411,7 +447,9 @@ class PartitionOwner:
                     notices += [self._notice(item) for item in said if isinstance(item, Notice)]
                 messages += self._untold(self.watermark, record, outputs)
                 for output in outputs:
-                    closed += self._tombstone(output, record.offset)
+                    if isinstance(output, Scorecard) and output.run_id in self._stored:
+                        self._stored.discard(output.run_id)
+                        self._closed.add(output.run_id)
                 self.watermark.next_offset = record.offset + 1
                 await self._turns.give_way()
         self._closing &= self.state.heard_ms.keys()
@@ -423,8 +461,6 @@ class PartitionOwner:
         await self._emitter.emit(messages)
         if self.ready:  # what is folded again after a start is old, not late
             self._metrics.acknowledged(records, time.time())
-        # Only now: a run's snapshot must outlive the sending of what its end gave.
-        await self._emitter.emit([self._snapshot(entry) for entry in closed])
         self._since_checkpoint += len(records)
         if self._since_checkpoint >= self._settings.checkpoint_events:
             await self._write_checkpoint()
@@ -444,13 +480,6 @@ class PartitionOwner:
     def _notice(self, notice: Notice) -> Message:
         told = notice.child_run_id if isinstance(notice, ChildStarted) else notice.parent_run_id
         return event_message(self._topics, notice, f"{notice.run_id}:{notice.type}:{told}")
-
-    def _tombstone(self, output: Output, offset: int) -> list[checkpoint.Entry]:
-        """Return the entry that removes the snapshot of a run that has ended, if there is one."""
-        if not isinstance(output, Scorecard) or output.run_id not in self._stored:
-            return []
-        self._stored.discard(output.run_id)
-        return [checkpoint.Entry(output.run_id.encode(), None, offset)]
 
     async def _find_floors(self) -> None:
         """Find the source offset of the last output of each topic, from the topics' tails."""
@@ -476,16 +505,16 @@ class PartitionOwner:
     async def _last_told(self, output: str, source: str) -> Told:
         """Return what the last output at a topic's tail says has been told.
 
-        Among decisions there may be many that a policy made and that come from no proposal: then
-        look further back.
+        Among decisions there may be many that a policy made and that come from no proposal, and
+        dead letters come from events and proposals: then look further back.
         """
         count = TAIL_MESSAGES
         while True:
             tail = await self._reader.tail(output, self.partition, count)
             # A former owner may have been writing while its successor was: take the highest.
             found = [place for item in tail if (place := told_by(item, source)) is not None]
-            is_gate = output == self._topics.decisions.name
-            if found or not is_gate or len(tail) < count or count >= TAIL_MESSAGES_MAX:
+            is_shared = output in (self._topics.decisions.name, self._topics.dead_letters.name)
+            if found or not is_shared or len(tail) < count or count >= TAIL_MESSAGES_MAX:
                 return max(found, default=Told())
             count *= 8
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
-from aiokafka.partitioner import murmur2
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.emitter import Emitter, Message
+from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import BrokerUnavailable
@@ -34,14 +34,6 @@ class Claim(BaseModel):
 
 
 _CLAIM = TypeAdapter(Claim)
-
-
-def partition_of(run_id: str, partitions: int) -> int:
-    """Return the partition of a run: what Kafka's default partitioner makes of its key.
-
-    Source: murmur2 with the sign bit dropped, as the Java client and aiokafka do it.
-    """
-    return int((murmur2(run_id.encode()) & 0x7FFF_FFFF) % partitions)
 
 
 def advertised_url(settings: Settings) -> str:
@@ -81,7 +73,7 @@ class OwnerDirectory:
 
     def partition_of(self, run_id: str) -> int | None:
         """Return a run's partition; None before the number of partitions is known."""
-        return None if self.partitions is None else partition_of(run_id, self.partitions)
+        return None if self.partitions is None else partition_of(run_id.encode(), self.partitions)
 
     def url_of(self, partition: int) -> str | None:
         """Return where another worker answers for a partition; None where nobody else is known."""

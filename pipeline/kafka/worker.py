@@ -34,6 +34,7 @@ _log = structlog.get_logger(__name__)
 
 QUEUE_RECORDS_MAX = 4096
 DRAIN_S_MAX = 10.0
+CLOSE_S_MAX = 2.0  # for each connection, where the broker is away
 CHECKPOINT_S_MAX = 4.0  # below the session time-out, with room for the rest of a rebalance
 
 
@@ -175,6 +176,9 @@ class Worker:
                 await asyncio.gather(*(owner.save() for owner in self.owners.values()))
         except TimeoutError:
             _log.warning("checkpoint_too_slow", seconds=CHECKPOINT_S_MAX)
+        except Exception:  # noqa: BLE001
+            # Only an accelerator: without it a successor folds more of the log.
+            _log.exception("checkpoint_failed")
         for partition, owner in self.owners.items():
             owner.revoke()
             self._close_lanes(partition)
@@ -226,12 +230,19 @@ class Worker:
             _, late = await asyncio.wait(waiting, timeout=DRAIN_S_MAX)
             if late:
                 _log.warning("stopped_with_unfinished_batches", lanes=len(late))
-        await self._directory.stop()
-        await self._peers.stop()
-        await self._audit.stop()
-        await self._follower.stop()
-        await self._reader.stop()
-        await self._emitter.stop()
+        for part in (
+            self._directory,
+            self._peers,
+            self._audit,
+            self._follower,
+            self._reader,
+            self._emitter,
+        ):
+            try:
+                async with asyncio.timeout(CLOSE_S_MAX):
+                    await part.stop()
+            except TimeoutError:
+                _log.warning("closed_by_force", part=type(part).__name__, seconds=CLOSE_S_MAX)
 
     def _broker_now_ms(self, owner: PartitionOwner) -> int | None:
         """Return the broker's time; where nothing was delivered yet, it begins at the log's end."""

@@ -224,6 +224,8 @@ def test_the_answer_is_that_of_comparing_with_every_step_of_every_reference(
     fine = bool(users) and (asked <= held or all(r in made for r in users))
     if not is_effectful(PARAMS, step.tool, known):
         assert answer.decision != "block"
+    elif contract is None:
+        assert answer.decision == ("unknown" if users else "block")
     else:
         assert answer.decision == ("allow" if fine else "block")
 

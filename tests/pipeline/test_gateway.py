@@ -21,7 +21,7 @@ from ontrack.pipeline.gate import GateAnswer, GatePolicy
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER, SOURCE_HEADER
-from ontrack.pipeline.kafka.owners import partition_of
+from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.peers import PeerUnreachable
 from ontrack.pipeline.kafka.wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply
 from ontrack.pipeline.metrics import Metrics
@@ -56,7 +56,7 @@ class FakeDirectory:
     lost: set[int] = field(default_factory=set)
 
     def partition_of(self, run_id: str) -> int | None:
-        return None if self.count is None else partition_of(run_id, self.count)
+        return None if self.count is None else partition_of(run_id.encode(), self.count)
 
     def url_of(self, partition: int) -> str | None:
         return self.urls.get(partition)
@@ -120,7 +120,7 @@ class Harness:
 
     def feed(self, *events: Event) -> None:
         for event in events:
-            owner = self.owners[partition_of(event.run_id, COUNT)]
+            owner = self.owners[partition_of(event.run_id.encode(), COUNT)]
             self.fold.apply(owner.state, Record(codecs.encode(event), offset=self.fed))
             self.fed += 1
 
@@ -139,7 +139,7 @@ class Harness:
 
     def leave(self, run_id: str = "r", url: str | None = THERE) -> int:
         """Let another worker have a run's partition."""
-        number = partition_of(run_id, COUNT)
+        number = partition_of(run_id.encode(), COUNT)
         del self.owners[number]
         if url is not None:
             self.directory.urls[number] = url
@@ -201,7 +201,7 @@ async def test_a_run_nobody_knows_is_judged_as_it_would_start_by_the_knowledge_o
 async def test_the_run_stays_as_it_is() -> None:
     harness = Harness()
     harness.feed(look(0))
-    state = harness.owners[partition_of("r", COUNT)].state
+    state = harness.owners[partition_of(b"r", COUNT)].state
     before = dict(state.runs)
     await harness.ask()
     await harness.ask(run_id="new")
@@ -277,7 +277,7 @@ async def test_a_run_kept_as_bytes_is_not_read_again_and_again() -> None:
             reads += 1
             return super().get(*args)
 
-    state = harness.owners[partition_of("r", COUNT)].state
+    state = harness.owners[partition_of(b"r", COUNT)].state
     state.runs = Cold(state.runs)
     assert (await harness.ask(seq=5, deadline_ms=60))[1]["stale"]
     assert reads == 2  # once in waiting, once to answer
@@ -314,7 +314,7 @@ async def test_what_may_pass_is_a_setting() -> None:
 
 async def test_while_the_state_is_rebuilt_the_policy_decides() -> None:
     harness = Harness()
-    harness.owners[partition_of("r", COUNT)].ready = False
+    harness.owners[partition_of(b"r", COUNT)].ready = False
     _, answer = await harness.ask(tool="pay")
     assert (answer["decision"], answer["decided_by"]) == ("block", "policy")
     assert "rebuilt" in answer["reasons"][0]["text"]
@@ -361,7 +361,7 @@ async def test_a_run_that_cannot_be_read_is_the_policys_case() -> None:
         def get(self, *_: Any) -> Any:
             raise InvalidSnapshot("damaged")
 
-    state = harness.owners[partition_of("r", COUNT)].state
+    state = harness.owners[partition_of(b"r", COUNT)].state
     state.runs = Damaged(state.runs)
     status, answer = await harness.ask(tool="pay")
     assert (status, answer["decision"], answer["decided_by"]) == (200, "block", "policy")
@@ -480,7 +480,7 @@ async def test_nobody_to_ask_is_the_policys_case() -> None:
 
 async def test_a_partition_that_was_lost_is_asked_about_elsewhere() -> None:
     harness = Harness()
-    number = partition_of("r", COUNT)
+    number = partition_of(b"r", COUNT)
     harness.directory.lost.add(number)
     harness.directory.urls[number] = THERE
     await harness.ask()
@@ -494,7 +494,7 @@ async def test_each_answer_is_recorded_without_a_source_but_with_what_has_been_a
     harness = Harness()
     await harness.ask(args={"password": SECRET})
     await harness.ask(deadline_ms=0)
-    number = partition_of("r", COUNT)
+    number = partition_of(b"r", COUNT)
     for record, by in zip(harness.published, ("monitor", "policy"), strict=True):
         headers = dict(record.headers)
         assert SOURCE_HEADER not in headers
@@ -616,7 +616,7 @@ async def test_only_the_owners_own_word_redeems(nonsense: Reply) -> None:
 async def test_what_was_decided_elsewhere_is_redeemed_there_once_the_partition_is_lost() -> None:
     harness = Harness()
     _, mine = await harness.ask()
-    number = partition_of("r", COUNT)
+    number = partition_of(b"r", COUNT)
     harness.directory.lost.add(number)
     harness.directory.urls[number] = THERE
     harness.peer = lambda: Reply(200, b'{"ok": true}')

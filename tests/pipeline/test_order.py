@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.history import partition_of
+from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ontrack.pipeline.kafka.emitter import Message
-from ontrack.pipeline.kafka.owners import OwnerDirectory, advertised_url, partition_of
+from ontrack.pipeline.kafka.owners import OwnerDirectory, advertised_url
+from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import BrokerUnavailable
 
@@ -24,12 +25,12 @@ HERE, THERE = "http://127.0.0.1:6066", "http://127.0.0.1:7077"
 def test_a_run_has_the_partition_that_kafka_gives_its_key(run_id: str, count: int) -> None:
     everywhere = list(range(count))
     expected = DefaultPartitioner()(run_id.encode(), everywhere, everywhere)
-    assert partition_of(run_id, count) == expected
+    assert partition_of(run_id.encode(), count) == expected
 
 
 def test_partitions_are_those_of_the_java_client() -> None:
     # murmur2 of "21" is -973932308, as the Java client's own tests have it.
-    assert partition_of("21", 7) == (-973932308 & 0x7FFF_FFFF) % 7
+    assert partition_of(b"21", 7) == (-973932308 & 0x7FFF_FFFF) % 7
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ontrack.pipeline.cli import cli
 from ontrack.pipeline.readers import read_references
 from ontrack.pipeline.workplace import contracts, simulate_run, task_ids
 from ontrack.topics import codecs
+from ontrack.topics.errors import InvalidFile, InvalidInput
 from ontrack.topics.events import Event, RunEnded, Step
 
 TASK = task_ids()[0]
@@ -243,9 +244,16 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], told: str) -> Non
     assert told in " ".join(result.stderr.split())
 
 
+def test_runs_of_which_none_succeeded_give_nothing_to_mine() -> None:
+    bad = [*shop_run("bad", "A-17")[:-1], RunEnded(run_id="bad", outcome="failure")]
+    write("runs.jsonl", bad)
+    with pytest.raises(InvalidInput, match="none of the 1 runs both names a task and ended"):
+        references("mine", "runs.jsonl")
+
+
 def test_an_output_that_cannot_be_written_is_named() -> None:
     mined_shop()
-    with pytest.raises(Exception, match=r"no/such/file: cannot be written"):
+    with pytest.raises(InvalidFile, match=r"no/such/file: cannot be written"):
         references("mine", "runs.jsonl", "-o", "no/such/file")
 
 
