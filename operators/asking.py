@@ -102,8 +102,8 @@ def _ask_by_identity(
         params, profile.values, contracts, knowledge.values, standing.seen, call
     )
     contract = contracts.get(call.tool)
-    if contract is None or not identity.is_effectful(params, call.tool, contracts):
-        return answer
+    if contract is None or not gate.is_irreversible(profile.gate, call.tool, contracts):
+        return answer  # what can be undone need not wait for what it builds on
     reasons, evidence = gate.prerequisites(
         profile.artifacts, contract, standing.ledger, call, profile.show_arguments
     )

@@ -115,7 +115,12 @@ def check(
     strange, seqs = _strange(params, value_params, contracts, references, seen, call, others)
     if not strange:
         return GateAnswer("allow", effect, (), (), best)
-    reason = _unseen_value(params, call.tool, strange, seqs, users)
+    # Names of arguments may be anything that an agent makes up: say those that references have.
+    places = [
+        argument.path if (call.tool, argument.path) in references.by_place else "another argument"
+        for argument in strange
+    ]
+    reason = _unseen_value(params, call.tool, places, seqs, users)
     return GateAnswer("block", effect, (reason,), seqs, best)
 
 
@@ -190,10 +195,10 @@ def _unseen_tool(tool: str, others: int, effect: Effect) -> Reason:
 
 
 def _unseen_value(
-    params: IdentityParams, tool: str, strange: list[Argument], steps: tuple[int, ...], users: int
+    params: IdentityParams, tool: str, places: list[str], steps: tuple[int, ...], users: int
 ) -> Reason:
     # Values are arguments, and arguments stay out of verdicts: name the places.
-    paths = list(dict.fromkeys(argument.path for argument in strange))
+    paths = list(dict.fromkeys(places))
     shown = ", ".join(paths[: params.places_shown_max])
     if len(paths) > params.places_shown_max:
         shown += f" and {len(paths) - params.places_shown_max} more"
@@ -208,4 +213,4 @@ def _unseen_value(
         found += f"; it stood in the result of {word} {', '.join(map(str, steps[:4]))}"
     text = f"{found}. Check that whoever gave the task named it, not a page, file or message"
     signal = UNSEEN_SOURCE if params.mode == "sources" else UNSEEN_VALUE
-    return Reason(signal=signal, value=float(len(strange)), threshold=0.0, text=text)
+    return Reason(signal=signal, value=float(len(places)), threshold=0.0, text=text)

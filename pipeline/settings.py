@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     )
 
     # What the monitor does.
-    profile: str = Field("paper", description="profile of operator settings")
+    profile: str = Field("default", description="profile of operator settings")
     encoder: Literal["wordllama", "hashing", "minilm"] = Field(
         "wordllama", description="text encoder"
     )

@@ -102,7 +102,7 @@ def command(
     from ontrack.pipeline.evaluation.calibration import calibrate
     from ontrack.pipeline.evaluation.calibration_file import describe, files_of, settings_file
     from ontrack.pipeline.evaluation.calibration_readings import Material
-    from ontrack.pipeline.evaluation.corpus import ReferencePlan, read_corpora
+    from ontrack.pipeline.evaluation.corpus import ReferencePlan, read_corpora, told_apart
     from ontrack.pipeline.evaluation.injected import Herd
     from ontrack.pipeline.evaluation.processes import processors, run_jobs
     from ontrack.pipeline.evaluation.watching import Setup
@@ -117,8 +117,11 @@ def command(
     fold = make_fold(settings)
     contracts = tuple(tool for path in tools for tool in read_tools(path))
     files = files_of(paths, format_, settings.limits)
-    recordings = tuple(read_corpora(paths, format_, settings.limits, settings.redaction))
-    setup = Setup(settings, contracts, recordings)
+    recordings, _ = told_apart(
+        read_corpora(paths, format_, settings.limits, settings.redaction),
+        {tool.name: tool for tool in contracts},
+    )
+    setup = Setup(settings, contracts, tuple(recordings))
     plan = ReferencePlan(
         min(count, fold.profile.references_max), fold.profile.reference_steps_max, seed=seed
     )

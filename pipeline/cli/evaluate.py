@@ -176,7 +176,7 @@ def _prepare(
 ) -> _Bench:
     one_blas_thread()  # before anything imports numpy
     from ontrack.pipeline.embedded import make_fold
-    from ontrack.pipeline.evaluation.corpus import ReferencePlan, read_corpora
+    from ontrack.pipeline.evaluation.corpus import ReferencePlan, read_corpora, told_apart
     from ontrack.pipeline.evaluation.processes import processors
     from ontrack.pipeline.evaluation.watching import Setup
     from ontrack.pipeline.log import set_up_logging
@@ -188,6 +188,9 @@ def _prepare(
     limits = make_fold(settings).profile
     contracts = tuple(tool for path in tools for tool in read_tools(path))
     recordings = read_corpora(paths, format_, settings.limits, settings.redaction)
+    recordings, apart = told_apart(recordings, {tool.name: tool for tool in contracts})
+    if apart:
+        click.echo(f"{apart} task ids stand for several tasks; these are told apart", err=True)
     if count > limits.references_max:
         click.echo(
             f"a run is compared with at most {limits.references_max} references; "

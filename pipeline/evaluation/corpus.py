@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from ontrack.operators.grouping import GroupParams, colliding
+from ontrack.operators.mining import Success
 from ontrack.operators.redaction import Redaction
 from ontrack.pipeline import readers
 from ontrack.pipeline.sources import STDIN
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
 from ontrack.topics.errors import InvalidInput
 from ontrack.topics.events import Agent, Event, Outcome, RunEnded, RunStarted, Step
-from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep
+from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, ToolContract
 
 EVERYTHING: Final = "(all)"  # the name under which all corpora are evaluated together
 
@@ -136,6 +138,37 @@ def read_corpora(
             "needs runs that end with an outcome of success or failure"
         )
     return sorted(recordings, key=lambda each: (each.corpus, each.task, each.run_id))
+
+
+def told_apart(
+    recordings: Sequence[Recording], contracts: Mapping[str, ToolContract]
+) -> tuple[list[Recording], int]:
+    """Give tasks that bear one id in a corpus ids of their own; return how many ids that were.
+
+    Benchmarks are renumbered, and two lists of tasks then meet under the same numbers. Compared
+    with each other such runs say nothing about a monitor.
+    """
+    found: list[Recording] = []
+    collisions = 0
+    for corpus, runs in by_corpus(recordings).items():
+        if corpus == EVERYTHING:
+            continue
+        tasks: dict[str, list[Recording]] = {}
+        for run in runs:
+            tasks.setdefault(run.task, []).append(run)
+        as_successes = {
+            task: [Success(run.run_id, run.as_reference().steps) for run in members]
+            for task, members in tasks.items()
+        }
+        apart = colliding(GroupParams(), contracts, as_successes)
+        collisions += len(apart)
+        for task, members in tasks.items():
+            names = [task] * len(members)
+            for number, group in enumerate(apart.get(task, ()), start=1):
+                for place in group:
+                    names[place] = f"{task}#{number}"
+            found += [replace(run, task=name) for run, name in zip(members, names, strict=True)]
+    return sorted(found, key=lambda each: (each.corpus, each.task, each.run_id)), collisions
 
 
 def by_corpus(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:

@@ -50,9 +50,15 @@ def _owners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.pipeline.test_owner.FOLD", small_fold())
 
 
-def told(kafka: FakeKafka) -> dict[str, list[bytes | None]]:
-    """What consumers were told, and what was written into the log."""
-    return said(kafka) | {EVENTS: kafka.said(EVENTS)}
+def told(kafka: FakeKafka) -> tuple[Any, ...]:
+    """What consumers were told, and what was written into the log.
+
+    Notices may come twice, so a dead letter's offset says nothing here.
+    """
+    outputs = said(kafka)
+    letters = [json.loads(value or b"") for value in outputs.pop(TOPICS.dead_letters.name)]
+    bad = [(letter["value_base64"], letter["error"]) for letter in letters]
+    return outputs, bad, set(kafka.said(EVENTS))
 
 
 async def lived(script: list[tuple[str, Any]], checkpoints: bool) -> FakeKafka:

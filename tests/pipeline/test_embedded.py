@@ -41,7 +41,7 @@ def test_events_fed_as_objects_and_as_bytes_give_the_same_bytes_as_the_fold() ->
 def test_the_profile_of_every_record_names_its_settings_and_encoder() -> None:
     (hashing,) = EmbeddedMonitor(SETTINGS).feed(Step(run_id="a", tool="t"))
     (other,) = EmbeddedMonitor(Settings(encoder="wordllama")).feed(Step(run_id="a", tool="t"))
-    assert hashing.profile == other.profile == "paper"  # type: ignore[union-attr]
+    assert hashing.profile == other.profile == "default"  # type: ignore[union-attr]
     assert hashing.settings != other.settings  # type: ignore[union-attr]
 
 

@@ -28,7 +28,7 @@ from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
 from ontrack.topics.events import ErrorInfo, Event, Notice, Proposal, RunEnded, RunStarted, Step
 
-SETTINGS = Settings(encoder="hashing")
+SETTINGS = Settings(encoder="hashing", profile="paper")
 TOPICS = catalogue()
 EVENTS, PROPOSALS = TOPICS.events.name, TOPICS.proposals.name
 OUTPUTS = tuple(

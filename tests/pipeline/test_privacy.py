@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from ontrack.operators.profiles import make_profile
+from ontrack.operators.profiles import make_profile, profile_names
 from ontrack.pipeline.client import Monitor
 from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
 from ontrack.pipeline.encoders import CachedEncoder, HashingEncoder
@@ -31,7 +31,7 @@ from ontrack.topics.events import ErrorInfo, Event, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Reference, ReferenceStep, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Verdict
 
-SETTINGS = Settings(encoder="hashing")
+SETTINGS = Settings(encoder="hashing", profile="paper")
 SECRET = "zq9Secret"
 CONTRACTS = (
     ToolContract(name="look", declared_effect="read", produces=("result.order",)),
@@ -167,15 +167,20 @@ class Quoting:
 
 
 @settings(deadline=None)  # the first one loads tables
-@given(messages(), st.integers(0, 6))
-@example([damaged(Step(run_id="r", tool="look", args={"q": SECRET}), how) for how in range(23)], 0)
-@example([codecs.encode(Step(run_id="r", tool="look", args={"q": SECRET}))] * 4, 0)
-@example([codecs.encode(Step(run_id="r", tool="refund", args={"order": SECRET}))] * 2, 2)
+@given(messages(), st.integers(0, 6), st.sampled_from(profile_names()))
+@example(
+    [damaged(Step(run_id="r", tool="look", args={"q": SECRET}), how) for how in range(23)],
+    0,
+    "default",
+)
+@example([codecs.encode(Step(run_id="r", tool="look", args={"q": SECRET}))] * 9, 0, "default")
+@example([codecs.encode(Step(run_id="r", tool="look", args={"q": SECRET}))] * 4, 0, "paper")
+@example([codecs.encode(Step(run_id="r", tool="refund", args={"order": SECRET}))] * 2, 2, "default")
 def test_no_argument_result_or_error_text_is_in_what_the_monitor_says_or_logs(
-    values: list[bytes], fails_at: int
+    values: list[bytes], fails_at: int, name: str
 ) -> None:
     encoder = CachedEncoder(Quoting(fails_at))
-    profile = make_profile("paper", encoder.name)
+    profile = make_profile(name, encoder.name)
     fold = Fold(profile, encoder, Library(profile, encoder))
     fold.library.fill((), CONTRACTS)
     with capture_logs() as logs:
@@ -188,9 +193,19 @@ def test_no_argument_result_or_error_text_is_in_what_the_monitor_says_or_logs(
 
 
 @settings(deadline=None)
-@given(messages())
-def test_neither_is_it_with_references_and_rules(values: list[bytes]) -> None:
-    fold = make_fold(Settings(encoder="hashing", redact=("args", "result", "error.message")))
+@given(messages(), st.sampled_from(profile_names()))
+def test_neither_is_it_with_references(values: list[bytes], name: str) -> None:
+    fold = make_fold(Settings(encoder="hashing", profile=name))
+    fold.library.fill(REFERENCES, CONTRACTS)
+    for output in said_of(fold, values):
+        assert SECRET not in private(output)
+
+
+@settings(deadline=None)
+@given(messages(), st.sampled_from(profile_names()))
+def test_neither_is_it_with_references_and_rules(values: list[bytes], name: str) -> None:
+    rules = ("args", "result", "error.message")
+    fold = make_fold(Settings(encoder="hashing", profile=name, redact=rules))
     fold.library.fill(REFERENCES, CONTRACTS)
     for output in said_of(fold, values):
         assert SECRET not in private(output)
@@ -221,7 +236,7 @@ def test_the_cases_above_give_every_kind_of_output() -> None:
 
 
 def test_who_wants_to_see_arguments_says_so_and_the_settings_are_others() -> None:
-    shows = Settings(encoder="hashing", show_arguments=True)
+    shows = Settings(encoder="hashing", profile="paper", show_arguments=True)
     hidden, shown = (EmbeddedMonitor(s, (), CONTRACTS) for s in (SETTINGS, shows))
     step = Step(run_id="r", tool="look", args={"q": SECRET})
     for monitor, is_shown in ((hidden, False), (shown, True)):
@@ -266,7 +281,9 @@ def test_a_traceback_names_an_error_and_its_causes_without_their_texts(
 
 # ------------------------------------------------------------------ redaction on its way
 
-RULES = Settings(encoder="hashing", redact=("args.card", "args.**.pin", "result.card"))
+RULES = Settings(
+    encoder="hashing", profile="paper", redact=("args.card", "args.**.pin", "result.card")
+)
 STEP = Step(
     run_id="r", tool="pay", args={"card": SECRET, "to": {"pin": SECRET}}, result={"card": SECRET}
 )
@@ -315,7 +332,7 @@ def test_a_dead_letter_keeps_the_original_bytes_even_so() -> None:
 
 def test_rules_are_part_of_the_settings_and_none_is_as_it_was() -> None:
     def digest(**more: Any) -> str:
-        return make_fold(Settings(encoder="hashing", **more)).stamp.settings
+        return make_fold(Settings(encoder="hashing", profile="paper", **more)).stamp.settings
 
     profile = make_profile("paper", make_fold(SETTINGS).encoder.name)
     encoder = make_fold(SETTINGS).encoder.name

@@ -24,7 +24,8 @@ from ontrack.pipeline.cli import cli
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.kafka import history as history_module
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.history import History, Span, partition_of
+from ontrack.pipeline.kafka.history import History, Span
+from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references, simulate_run, task_ids
