@@ -16,7 +16,7 @@ import pytest
 
 from ontrack.pipeline.client import Blocked, Monitor
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.owners import partition_of
+from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import EventAfterEnd, InvalidSettings
@@ -124,7 +124,7 @@ def run_ids_by_partition(count: int) -> dict[int, str]:
     found: dict[int, str] = {}
     number = 0
     while len(found) < count:
-        found.setdefault(partition_of(f"run-{number}", count), f"run-{number}")
+        found.setdefault(partition_of(f"run-{number}".encode(), count), f"run-{number}")
         number += 1
     return found
 
@@ -183,7 +183,7 @@ def test_one_worker_answers_from_memory_and_two_pass_questions_on(
     body = json.loads(told[answer["id"]].value)
     assert body == {name: answer[name] for name in body}
     assert {record.partition for record in records if record.key == b"a"} == {
-        partition_of("a", settings.partitions)
+        partition_of(b"a", settings.partitions)
     }
     assert not any(name == "ontrack_source" for r in records for name, _ in r.headers)
 
@@ -265,7 +265,7 @@ async def test_the_client_works_with_a_worker_and_goes_on_without_one(
         if record.key == b"alone"
     }
     assert set(records) == {passed.id, blocked.id}
-    assert records[passed.id].partition == partition_of("alone", settings.partitions)
+    assert records[passed.id].partition == partition_of(b"alone", settings.partitions)
     for record in records.values():
         assert dict(record.headers)["ontrack_decided_by"] == b"policy"
     with pytest.raises(ZeroDivisionError):
