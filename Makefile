@@ -26,7 +26,7 @@ demo: .venv/.installed
 	$(BIN)/ontrack demo
 
 test: .venv/.installed-dev
-	$(BIN)/python -m pytest
+	@scripts/test
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -125,8 +125,10 @@ def test_the_same_short_success_for_other_arguments_is_work(result: Any) -> None
 
 def test_contracts_say_whether_nothing_is_an_answer() -> None:
     run = [call("put", "not found", query=f"a {n}") for n in range(9)]
-    assert found(run, {"put": ToolContract(name="put", effect="write")}) == (None, None)
+    assert found(run, {"put": ToolContract(name="put", effect="write")}) == (4, 7)
     assert found(run, {"put": ToolContract(name="put")}) == (4, 7)
+    run = [call("put", "saved", query=f"a {n}") for n in range(9)]
+    assert found(run, {"put": ToolContract(name="put", effect="write")}) == (None, None)
     run = [call("look", "a wall", query=f"a {n}") for n in range(9)]
     assert found(run, {"look": ToolContract(name="look", effect="read")}) == (4, 7)
     assert found(run) == (None, None)

@@ -101,11 +101,11 @@ def test_a_halt_reaches_a_subagent_in_another_partition(
     )
     again = {"tool": "look", "args": {"q": 1}, "result": "same"}
     begun = RunStarted(run_id=child, parent_run_id="parent")
-    loop: list[Event] = [Step(run_id="parent", seq=n, **again) for n in range(5)]
+    loop: list[Event] = [Step(run_id="parent", seq=n, **again) for n in range(8)]
     worker.start()
     worker.wait_ready()
     asyncio.run(send_events(settings, [begun, *loop], None))
-    said = by_id(asyncio.run(wait_for(settings, topics.interventions.name, 5)))
+    said = by_id(asyncio.run(wait_for(settings, topics.interventions.name, 3)))
     halt = json.loads(said[f"{child}:parent:halt"])
     assert (halt["run_id"], halt["intervention"], halt["authority"]) == (child, "halt", "intervene")
     log = asyncio.run(read_all(settings, topics.events.name))

@@ -17,7 +17,6 @@ from tests.simulation.stage import SHORT
     "name",
     [
         "kill -9 of workers",
-        "one of three workers lost, one added",
         "broker killed",
         "everything in turn",
     ],
