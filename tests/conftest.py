@@ -15,7 +15,8 @@ from tests.broker import (
 )
 
 # No test asserts on time, so none may fail because the machine was busy.
-hypothesis_settings.register_profile("ontrack", deadline=None)
+# Fifty examples a property: a full run stays well below a quarter of an hour on two cores.
+hypothesis_settings.register_profile("ontrack", deadline=None, max_examples=50)
 hypothesis_settings.load_profile("ontrack")
 
 BROKER_FIXTURES = {"broker", "own_broker"}

@@ -141,7 +141,7 @@ class Watcher:
         fold = EmbeddedMonitor(self.settings).fold
         successes = [run for run in self.recordings.values() if run.succeeded]
         fold.library.fill(
-            [run.as_reference_of(run.task) for run in successes], self.contracts.values()
+            [run.as_reference_of(run.key) for run in successes], self.contracts.values()
         )
         return fold.library
 

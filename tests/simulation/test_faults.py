@@ -18,7 +18,6 @@ from tests.simulation.stage import SHORT
     [
         "kill -9 of workers",
         "broker killed",
-        "everything in turn",
     ],
 )
 def test_whatever_happens_the_verdicts_are_those_of_an_undisturbed_run(
