@@ -297,7 +297,7 @@ def oracle(run: list[Token], at: int) -> tuple[str, str | None, int]:
     def repeated(n: int) -> bool:
         token = run[n]
         known = any((t.tool, t.result) == (token.tool, token.result) for t in run[:n])
-        idle = token.tool != "save" and (token.result == "not found" or token.tool in CONTRACTS)
+        idle = token.result == "not found" or token.tool in ("poll", "look")
         return seen(n) or (known and (token.result == "Error: x" or idle))
 
     if not repeated(at):
