@@ -15,7 +15,16 @@ from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.events import ChildStarted, Event, ParentHalted, RunEnded, RunStarted, Step
+from ontrack.topics.events import (
+    ChildStarted,
+    Event,
+    ParentHalted,
+    Proposal,
+    RunEnded,
+    RunStarted,
+    Step,
+)
+from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Authority, Intervention, InterventionName, Output, Scorecard
 from tests.pipeline.test_fold import records
 from tests.pipeline.test_owner import EVENTS, TOPICS, FakeKafka, ProcessDied, fill, new_owner
@@ -130,6 +139,22 @@ def test_shadow_mode_halts_no_child() -> None:
         [look("child"), *events, ParentHalted(run_id="child", parent_run_id="p")], shadow
     )
     assert {output.type for output in outputs} == {"verdict"}
+
+
+@pytest.mark.parametrize(
+    ("intervene", "effect", "decision"),
+    [(True, "write", "block"), (True, "read", "allow"), (False, "write", "unknown")],
+)
+def test_a_halted_run_may_look_around_and_change_nothing_and_a_shadow_stops_nobody(
+    intervene: bool, effect: Any, decision: str
+) -> None:
+    fold, state = small_fold(intervene), PartitionState()
+    fold.library.fill(contracts=[ToolContract(name="touch", effect=effect)])
+    for item in records(halted("a")):
+        fold.apply(state, item)
+    answer = fold.propose(state, Proposal(run_id="a", tool="touch"))
+    assert answer.decision == decision
+    assert [reason.signal for reason in answer.reasons] == ["halted"] * (effect == "write")
 
 
 def test_memory_is_bounded() -> None:
