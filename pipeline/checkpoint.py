@@ -41,14 +41,14 @@ class Entry:
     value
         None: removed.
     offset
-        Place in the events log of the last event that the entry knows.
+        Place in the events log of the last event that the entry knows; for its header.
     time_ms
         Broker's time of the entry.
     """
 
     key: bytes
     value: bytes | None
-    offset: int
+    offset: int = -1
     time_ms: int = 0
 
 
@@ -79,7 +79,7 @@ class Stored:
 
     next_offset: int
     open_runs: Mapping[str, tuple[int, RunState, tuple[Any, ...]]]
-    ended: Mapping[str, bytes | None]
+    ended: Mapping[str, bytes]
     family: tuple[Any, ...]
     cut: tuple[Any, ...]
     written_ms: int

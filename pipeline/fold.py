@@ -6,9 +6,7 @@ records give the same bytes wherever they are folded.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +24,7 @@ from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.family import Family
 from ontrack.pipeline.library import Library
+from ontrack.pipeline.quarantine import dead_letter, fault
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.runs import RunStore
 from ontrack.pipeline.waiting import Waiting, WaitingStep
@@ -45,14 +44,12 @@ from ontrack.topics.events import (
 )
 from ontrack.topics.verdicts import (
     DeadLetter,
-    DeadLetterError,
     Decision,
     InterventionName,
     Output,
 )
 
 ENGINE = version("ontrack")
-DEAD_LETTER_BYTES_MAX = 4 * 1_048_576  # base64 and the rest must fit on the topic
 _log = structlog.get_logger(__name__)
 
 #: What a record gives: outputs, and notices that belong into the log of events.
@@ -73,8 +70,7 @@ class PartitionState:
     runs
         Open runs by id; the values are immutable. :meth:`Fold.partition` bounds their memory.
     ended
-        Ended runs, the latest ``ended_runs_max``, with a digest of their last event (None where it
-        is not known any more).
+        Ended runs, the latest ``ended_runs_max``, with a digest of their last event.
     heard_ms
         Broker's time of the last event of each open run.
     positions
@@ -98,7 +94,7 @@ class PartitionState:
     """
 
     runs: MutableMapping[str, run.RunState] = field(default_factory=dict)
-    ended: OrderedDict[str, bytes | None] = field(default_factory=OrderedDict)
+    ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     heard_ms: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     known_until: dict[str, int] = field(default_factory=dict)
@@ -292,7 +288,7 @@ class Fold:
         self, state: PartitionState, event: Event, flags: tuple[str, ...], record: Record
     ) -> list[Said]:
         if event.run_id in state.ended:
-            if isinstance(event, RunEnded) and state.ended[event.run_id] in (None, _digest(event)):
+            if isinstance(event, RunEnded) and state.ended[event.run_id] == _digest(event):
                 state.duplicates += 1  # the same end again
                 return []
             raise refuse_after_end(event)
@@ -445,35 +441,6 @@ class Fold:
         return StepVectors(action, args, result)
 
 
-def dead_letter(record: Record, error: Exception) -> DeadLetter:
-    """Quarantine a record with its original bytes."""
-    return DeadLetter(
-        id=f"{record.topic}:{record.partition}:{record.offset}",
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        key_base64=_base64(record.key),
-        value_base64=_base64(record.value[:DEAD_LETTER_BYTES_MAX]),
-        value_bytes=len(record.value),
-        headers=tuple((name, _base64(value)) for name, value in record.headers),
-        error=DeadLetterError(name=type(error).__name__, text=_text(error)),
-    )
-
-
-def fault(error: Exception) -> dict[str, str]:
-    """Return what may be logged of a fault of ours: its text could quote arguments."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    return {"error": type(error).__name__, "frames": frames}
-
-
-def _text(error: Exception) -> str:
-    if isinstance(error, InvalidEvent):
-        return str(error)  # made for people, of places and sizes
-    return (
-        "a fault of the monitor, not of the message; its log says where (fold_failed, gate_failed)"
-    )
-
-
 def _introduction(event: Event) -> list[Said]:
     """Tell a run's parent, if it has one, that the run has begun."""
     parent = event.parent_run_id
@@ -495,7 +462,3 @@ def _check_key(record: Record, run_id: str) -> None:
             f"the message key is not the run id {run_id!r}; events of one run must share a "
             "partition, so send them with the run id as key"
         )
-
-
-def _base64(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from itertools import cycle, islice
 from time import perf_counter
+from typing import Any
 
 import aiohttp
 import orjson
@@ -64,14 +73,8 @@ async def settle(settings: Settings, runs: Sequence[Asked]) -> None:
 @asynccontextmanager
 async def flowing(settings: Settings, load: Iterator[Message], rate: float) -> AsyncIterator[None]:
     """Send events at a rate while the block runs."""
-    task = asyncio.create_task(_send(settings, load, rate, {}))
-    try:
+    async with _beside(_send(settings, load, rate, {})):
         yield
-        if task.done():
-            await task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def gate_http(worker: WorkerProcess, runs: Sequence[Asked], questions: int) -> list[float]:
@@ -183,7 +186,17 @@ async def _listening(
         async for message in consumer:
             take(message)
 
-    task = asyncio.create_task(follow())
+    try:
+        async with _beside(follow()):
+            yield
+    finally:
+        await consumer.stop()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Let something run while the block does; what it failed with is raised at the block's end."""
+    task = asyncio.create_task(work)
     try:
         yield
         if task.done():
@@ -191,7 +204,6 @@ async def _listening(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await consumer.stop()
 
 
 async def _within(waiting: Awaitable[object], told: Callable[[], str]) -> None:

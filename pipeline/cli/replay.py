@@ -22,8 +22,8 @@ from ontrack.pipeline.cli.options import (
 from ontrack.pipeline.cli.show import Printer
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.event_reader import AUTO
-from ontrack.pipeline.fold import dead_letter
 from ontrack.pipeline.log import set_up_logging
+from ontrack.pipeline.quarantine import dead_letter
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.terminal import printable

@@ -10,12 +10,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.injected import Herd
+from ontrack.pipeline.evaluation.ranking import WHOLE_RUN
 from ontrack.pipeline.evaluation.statistics import auroc
 from ontrack.pipeline.evaluation.tables_faults import flag, plan, rows, table4
 from ontrack.pipeline.evaluation.tables_partial import table5, table9
 from ontrack.pipeline.evaluation.tables_report import Table, grid, number
 from ontrack.pipeline.evaluation.tables_split import Split, split
-from ontrack.pipeline.evaluation.tables_traces import WHOLE, TraceJob, trace
+from ontrack.pipeline.evaluation.tables_traces import TraceJob, trace
 from ontrack.pipeline.evaluation.tables_variants import Variant, watcher_of
 from ontrack.pipeline.evaluation.tables_watchings import PROFILES, Watchings, lacks
 from ontrack.pipeline.evaluation.tables_whole import table6, table7, table8
@@ -100,11 +101,11 @@ def _lambda_areas(
             variant = paper.with_solver(lam=lam)
             for run in part.calibration:
                 names = tuple(each.run_id for each in part.references[run.run_id])
-                jobs.append(TraceJob(run.run_id, names, variant, (WHOLE,), end=False))
+                jobs.append(TraceJob(run.run_id, names, variant, (WHOLE_RUN,), end=False))
                 owners.append((part.corpus, lam, run.succeeded))
     scores: dict[tuple[str, float], list[tuple[float, bool]]] = {}
     for (corpus, lam, good), facts in zip(owners, work("λ", trace, jobs), strict=True):
-        score = facts.scores[WHOLE]["score"]
+        score = facts.scores[WHOLE_RUN]["score"]
         scores.setdefault((corpus, lam), []).append((0.0 if score is None else score, good))
     areas: dict[str, dict[float, float]] = {part.corpus: {} for part in parts}
     for (corpus, lam), pairs in scores.items():

@@ -10,6 +10,7 @@ from typing import Final
 from ontrack.pipeline.evaluation.abort import running_cosine, spent
 from ontrack.pipeline.evaluation.baselines import BASELINES, Case, Trace
 from ontrack.pipeline.evaluation.policies import Course
+from ontrack.pipeline.evaluation.ranking import WHOLE_RUN, Scores
 from ontrack.pipeline.evaluation.tables_variants import Variant, watcher_of
 from ontrack.pipeline.evaluation.watching import SEVERE_FROM, Watcher
 from ontrack.topics.events import RunEnded
@@ -22,9 +23,6 @@ from ontrack.topics.verdicts import (
 )
 
 KS: Final = (5, 8, 10, 15, 20)
-WHOLE: Final = 0
-
-Scores = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class TraceJob:
     run_id: str
     references: tuple[str, ...]
     variant: Variant
-    ks: tuple[int, ...] = (*KS, WHOLE)
+    ks: tuple[int, ...] = (*KS, WHOLE_RUN)
     rivals: bool = False
     end: bool = True
 
@@ -59,8 +57,8 @@ def trace(watcher: Watcher, job: TraceJob) -> Facts:
     verdicts = [each for each in outputs if isinstance(each, Verdict)]
     final = next((each.final_score for each in outputs if isinstance(each, Scorecard)), None)
     scores = {k: _own([each for each in verdicts if not k or each.seq < k]) for k in job.ks}
-    if WHOLE in scores and final is not None:
-        scores[WHOLE]["score"] = final
+    if WHOLE_RUN in scores and final is not None:
+        scores[WHOLE_RUN]["score"] = final
     cosine: tuple[float, ...] = ()
     if job.rivals:
         steps = Trace.of(run.steps, watcher.encoder)
@@ -82,7 +80,7 @@ def trace(watcher: Watcher, job: TraceJob) -> Facts:
         cosine,
         spent(run),
     )
-    scores.setdefault(WHOLE, {})["cost"] = -course.spent[-1]
+    scores.setdefault(WHOLE_RUN, {})["cost"] = -course.spent[-1]
     return Facts(scores, course)
 
 

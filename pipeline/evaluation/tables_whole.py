@@ -11,10 +11,10 @@ from typing import Final
 
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.policies import POLICIES, Course, flag_density
+from ontrack.pipeline.evaluation.ranking import WHOLE_RUN
 from ontrack.pipeline.evaluation.statistics import Grouped, wilson
 from ontrack.pipeline.evaluation.tables_report import NONE, Table, interval, percent
 from ontrack.pipeline.evaluation.tables_split import balanced
-from ontrack.pipeline.evaluation.tables_traces import WHOLE
 from ontrack.pipeline.evaluation.tables_watchings import CLASS_MIN, PROFILES, Watchings, lacks
 
 ABORT_EACH, EXIT_EACH, OUTCOME_EACH = 150, 50, 50
@@ -90,7 +90,7 @@ _SIGNALS: Final = (
 def _areas(each: Watchings, runs: Sequence[Recording], positive: Sequence[bool]) -> tuple[str, ...]:
     grouped = Grouped([run.key for run in runs], positive, each.seed)
     return tuple(
-        interval(grouped.pooled(each.column(runs, WHOLE, name, profile)).estimate)
+        interval(grouped.pooled(each.column(runs, WHOLE_RUN, name, profile)).estimate)
         for _, name, profile in _SIGNALS
     )
 

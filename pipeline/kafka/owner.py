@@ -25,27 +25,25 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ontrack.pipeline import checkpoint
 from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.kafka import offload
+from ontrack.pipeline.kafka.checkpoints import Checkpoints
 from ontrack.pipeline.kafka.emitter import (
     Emitter,
     Message,
     event_message,
     messages_of,
-    snapshot_message,
 )
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader, Told, record_of, source_offset, told_by
+from ontrack.pipeline.kafka.log import LogReader, Told, record_of, told_by
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import Catalogue
-from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import ChildStarted, GapClosed, Notice, RunEnded
-from ontrack.topics.verdicts import Output, Scorecard
+from ontrack.topics.verdicts import Output
 
 _log = structlog.get_logger(__name__)
 
@@ -103,9 +101,6 @@ class PartitionOwner:
         self._settings = settings
         self._closing: set[str] = set()
         self._given_up: dict[str, int] = {}  # waited for no longer: run and first waiting step
-        self._since_checkpoint = 0
-        self._stored: set[str] = set()  # runs that have an entry of their own
-        self._closed: set[str] = set()  # those among them that have ended since
         self._epoch = 0  # counts revocations
         self._topics = topics
         self._fold = fold
@@ -114,6 +109,9 @@ class PartitionOwner:
         self._follower = follower
         self._metrics = metrics
         self._turns = turns or Turns()
+        self._checkpoints = Checkpoints(
+            partition, topics, fold, log, emitter, follower, metrics, self._turns
+        )
         self._turn = asyncio.Lock()
         self._owned = True
 
@@ -154,7 +152,9 @@ class PartitionOwner:
             self._given_up.clear()
             await self._find_floors()
             if self.watermark.next_offset == 0:
-                await self._restore()
+                restored = await self._checkpoints.restore()
+                if restored is not None:
+                    self.state, self.watermark.next_offset = restored
             first, last = await self._reader.bounds(self.watermark.topic, self.partition)
             if self.watermark.next_offset < first:
                 # The beginning is gone (retention), and with it the numbers of unnumbered steps.
@@ -201,7 +201,7 @@ class PartitionOwner:
         """Write a checkpoint, so that a successor need not fold the whole log."""
         async with self._turn:
             if self._owned and self.ready:
-                await self._write_checkpoint()
+                await self._checkpoints.write(self.state, self.watermark.next_offset)
 
     async def decide(self, records: Sequence[Record]) -> None:
         """Answer delivered proposals, each once; fills what the delivery left out."""
@@ -236,86 +236,6 @@ class PartitionOwner:
                 )
                 await self._fill(watermark, last, apply)
             return last - watermark.next_offset
-
-    async def _restore(self) -> None:
-        """Begin at the last checkpoint; at the log's start if there is none, or none to trust."""
-        topic = self._topics.snapshots.name
-        first, last = await self._reader.bounds(topic, self.partition)
-        latest: dict[bytes, checkpoint.Entry] = {}
-        async for messages in self._reader.read(topic, self.partition, first, last):
-            for message in messages:
-                key = message.key or b""
-                source = source_offset(message, self.watermark.topic)
-                latest[key] = checkpoint.Entry(key, message.value, source, message.timestamp)
-        # Whatever becomes of them: when these runs end, their entries have to go.
-        self._stored = {
-            key.decode("utf-8", "replace")
-            for key, entry in latest.items()
-            if key != checkpoint.PARTITION_KEY and entry.value is not None
-        }
-        try:
-            stored = await asyncio.to_thread(checkpoint.read, self._fold, latest.values())
-            if stored is None:
-                return
-            await self._follower.cover(stored.newest_ms)
-            async with self._turns.working():
-                for state in checkpoint.restore(self._fold, stored):
-                    restored = state
-                    await self._turns.give_way()
-        except InvalidSnapshot as error:
-            self._metrics.snapshots_refused.inc()
-            _log.warning("checkpoint_refused", partition=self.partition, error=str(error))
-            return
-        self.state = restored
-        self.watermark.next_offset = stored.next_offset
-        self._closed = self._stored - self.state.runs.keys()
-        self._stored -= self._closed
-        _log.info(
-            "checkpoint_restored",
-            partition=self.partition,
-            runs=len(self.state.runs),
-            next_offset=stored.next_offset,
-        )
-
-    async def _write_checkpoint(self) -> None:
-        """Publish the changed runs and then, once these are safe, the partition's own entry.
-
-        Last go the entries of runs that have ended since the checkpoint before: a successor that
-        begins at that one still needs them.
-        """
-        if not self._since_checkpoint:
-            return
-        self._since_checkpoint = 0
-        entries = []
-        async with self._turns.working():
-            for run_id in sorted(self.state.touched):
-                if run_id in self.state.runs:
-                    entries.append(checkpoint.run_entry(self.state, run_id))
-                await self._turns.give_way()
-        # In a thread: with many ended runs it takes long, and the state stands still meanwhile.
-        own = await asyncio.to_thread(
-            checkpoint.partition_entry, self._fold, self.state, self.watermark.next_offset
-        )
-        largest = max(len(entry.value or b"") for entry in (*entries, own))
-        if largest > checkpoint.VALUE_BYTES_MAX:
-            # An accelerator must stop nobody: a successor begins at the checkpoint before.
-            self._metrics.snapshots_refused.inc()
-            _log.warning("checkpoint_too_large", partition=self.partition, bytes=largest)
-            return
-        await self._emitter.emit([self._snapshot(entry) for entry in entries])
-        await self._emitter.emit([self._snapshot(own)])
-        self._stored |= self.state.touched & self.state.runs.keys()
-        self.state.touched.clear()
-        gone = sorted(self._closed - self.state.runs.keys())
-        self._closed.clear()
-        await self._emitter.emit(
-            [self._snapshot(checkpoint.Entry(run_id.encode(), None, own.offset)) for run_id in gone]
-        )
-
-    def _snapshot(self, entry: checkpoint.Entry) -> Message:
-        return snapshot_message(
-            self._topics, self.watermark.topic, self.partition, entry.key, entry.value, entry.offset
-        )
 
     async def close_idle(self, now_ms: int) -> None:
         """End runs that have been silent for too long, by an event of ours in the log.
@@ -446,10 +366,7 @@ class PartitionOwner:
                 if record.offset > told:
                     notices += [self._notice(item) for item in said if isinstance(item, Notice)]
                 messages += self._untold(self.watermark, record, outputs)
-                for output in outputs:
-                    if isinstance(output, Scorecard) and output.run_id in self._stored:
-                        self._stored.discard(output.run_id)
-                        self._closed.add(output.run_id)
+                self._checkpoints.note(outputs)
                 self.watermark.next_offset = record.offset + 1
                 await self._turns.give_way()
         self._closing &= self.state.heard_ms.keys()
@@ -461,9 +378,9 @@ class PartitionOwner:
         await self._emitter.emit(messages)
         if self.ready:  # what is folded again after a start is old, not late
             self._metrics.acknowledged(records, time.time())
-        self._since_checkpoint += len(records)
-        if self._since_checkpoint >= self._settings.checkpoint_events:
-            await self._write_checkpoint()
+        self._checkpoints.events += len(records)
+        if self._checkpoints.events >= self._settings.checkpoint_events:
+            await self._checkpoints.write(self.state, self.watermark.next_offset)
         self._metrics.batch_seconds.observe(time.monotonic() - began)
 
     def _untold(

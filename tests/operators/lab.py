@@ -18,6 +18,8 @@ from ontrack.operators.profiles import Profile, paper
 from ontrack.operators.references import compile_references, texts
 from ontrack.operators.report import Stamp
 from ontrack.operators.vectors import StepVectors, step_texts
+from ontrack.pipeline.evaluation import controlled
+from ontrack.pipeline.evaluation.controlled import Node
 from ontrack.topics.events import ErrorInfo, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, ToolContract
 from ontrack.topics.verdicts import Decision, Intervention, Scorecard, Verdict
@@ -44,15 +46,6 @@ def embed(text: str) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Node:
-    """One step of a task: name, its tool, the names it depends on."""
-
-    name: str
-    tool: str
-    parents: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class LabTask:
     """A task as a DAG, nodes in a topological order."""
 
@@ -63,17 +56,7 @@ class LabTask:
         return next(node for node in self.nodes if node.name == name)
 
 
-SIX_STEPS = LabTask(
-    "six",
-    (
-        Node("search", "search_code"),
-        Node("read", "open_log", ("search",)),
-        Node("schema", "check_schema", ("search",)),
-        Node("edit", "edit_file", ("read", "schema")),
-        Node("test", "run_tests", ("edit",)),
-        Node("commit", "git_commit", ("test",)),
-    ),
-)
+SIX_STEPS = LabTask("six", controlled.SIX_STEPS.nodes)
 
 
 def step_of(task: LabTask, name: str, variant: object = "", **changes: object) -> Step:

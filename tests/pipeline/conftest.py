@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ontrack.pipeline.settings import Settings
-from tests.pipeline.fleet import provision, settings_for
+from tests.pipeline.fleet import WorkerProcess, provision, settings_for
 
 
 @pytest.fixture
@@ -16,3 +18,13 @@ def settings(broker: str, fresh_prefix: str) -> Settings:
     made = settings_for(broker, fresh_prefix)
     asyncio.run(provision(made))
     return made
+
+
+@pytest.fixture
+def worker(settings: Settings, tmp_path: Path) -> Iterator[WorkerProcess]:
+    """A worker on the test's topics, not started; stopped at the end."""
+    process = WorkerProcess(settings, tmp_path)
+    try:
+        yield process
+    finally:
+        process.stop()

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from ontrack.pipeline.cli import cli
 from ontrack.pipeline.cli.dead_letters import moment
-from ontrack.pipeline.fold import dead_letter
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.letters import original
 from ontrack.pipeline.kafka.partitions import partition_of
+from ontrack.pipeline.quarantine import dead_letter
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

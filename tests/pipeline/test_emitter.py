@@ -12,9 +12,9 @@ from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, ProducerClo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.pipeline.fold import dead_letter
 from ontrack.pipeline.kafka import emitter as module
 from ontrack.pipeline.kafka.emitter import Emitter, Message, messages_of
+from ontrack.pipeline.quarantine import dead_letter
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

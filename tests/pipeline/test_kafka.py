@@ -6,10 +6,6 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka.connection import topics_of
@@ -28,15 +24,6 @@ from tests.pipeline.fleet import (
 )
 
 FAULTS = (None, "loop", "stall", "hallucination", "inversion", "irreversible", "retry")
-
-
-@pytest.fixture
-def worker(settings: Settings, tmp_path: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess(settings, tmp_path)
-    try:
-        yield process
-    finally:
-        process.stop()
 
 
 def fleet_events(runs: int, seed: int = 0) -> list[Event]:

@@ -6,10 +6,6 @@ import asyncio
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.partitions import partition_of
@@ -20,15 +16,6 @@ from ontrack.topics import codecs
 from ontrack.topics.events import ChildStarted, Event, GapClosed, ParentHalted, RunStarted, Step
 from tests.pipeline.fleet import WorkerProcess, by_id, read_all, wait_for
 from tests.pipeline.test_kafka import embedded_outputs, fleet_events
-
-
-@pytest.fixture
-def worker(settings: Settings, tmp_path: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess(settings, tmp_path)
-    try:
-        yield process
-    finally:
-        process.stop()
 
 
 def overtaking(events: list[Event], seed: int) -> list[Event]:

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from ontrack.operators.profiles import make_profile, profile_names
 from ontrack.pipeline.client import Monitor
 from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
-from ontrack.pipeline.encoders import CachedEncoder, HashingEncoder
+from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.event_reader import SourceEvent
 from ontrack.pipeline.fold import Fold
 from ontrack.pipeline.kafka import sender
@@ -30,6 +30,7 @@ from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.events import ErrorInfo, Event, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Reference, ReferenceStep, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Verdict
+from tests.pipeline.test_fold import BreaksOnce
 
 SETTINGS = Settings(encoder="hashing", profile="paper")
 SECRET = "zq9Secret"
@@ -151,19 +152,11 @@ def said_of(fold: Fold, values: Sequence[bytes]) -> Iterator[Any]:
         yield from fold.apply(state, Record(end, offset=len(values)))
 
 
-class Quoting:
+class Quoting(BreaksOnce):
     """An encoder that sometimes fails with what it was given in its error."""
 
-    def __init__(self, at: int) -> None:
-        self._encoder = HashingEncoder()
-        self.name, self.dimension = self._encoder.name, self._encoder.dimension
-        self._left = at
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        self._left -= 1
-        if self._left == 0:
-            raise ValueError(f"cannot encode {list(texts)} {SECRET}")
-        return self._encoder.encode(texts)
+    def fail(self, texts: Sequence[str]) -> None:
+        raise ValueError(f"cannot encode {list(texts)} {SECRET}")
 
 
 @settings(deadline=None)  # the first one loads tables

@@ -12,11 +12,12 @@ from ontrack.pipeline.blas import THREAD_VARIABLES
 from ontrack.pipeline.cli.evaluate import command
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.policies import Course
+from ontrack.pipeline.evaluation.ranking import WHOLE_RUN
 from ontrack.pipeline.evaluation.tables_faults import breaks_rules, rows
 from ontrack.pipeline.evaluation.tables_partial import table5, table9
 from ontrack.pipeline.evaluation.tables_report import NONE, Table
 from ontrack.pipeline.evaluation.tables_split import Split, balanced, split
-from ontrack.pipeline.evaluation.tables_traces import KS, WHOLE, Facts
+from ontrack.pipeline.evaluation.tables_traces import KS, Facts
 from ontrack.pipeline.evaluation.tables_variants import Variant
 from ontrack.pipeline.evaluation.tables_watchings import Watchings
 from ontrack.pipeline.evaluation.tables_whole import table6, table7, table8
@@ -107,7 +108,7 @@ def watchings(runs: list[Recording], severe: bool = True) -> Watchings:
             (0.5,) * len(run.steps),
             (1.0,) * len(run.steps),
         )
-        scores = {k: own | dict.fromkeys(RIVALS, 0.5) for k in (*KS, WHOLE)}
+        scores = {k: own | dict.fromkeys(RIVALS, 0.5) for k in (*KS, WHOLE_RUN)}
         facts[run.run_id] = Facts(scores, course)
     part = Split("c", (), tuple(runs), {}, True, (0, 0, 1), 0)
     return Watchings(part, {"paper": facts, "default": facts}, 42)

@@ -1,0 +1,135 @@
+"""The checkpoints of one partition on their topic: read at a start, written as events go by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from ontrack.pipeline import checkpoint
+from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.kafka.emitter import Emitter, Message, snapshot_message
+from ontrack.pipeline.kafka.follower import KnowledgeFollower
+from ontrack.pipeline.kafka.log import LogReader
+from ontrack.pipeline.kafka.turns import Turns
+from ontrack.pipeline.metrics import Metrics
+from ontrack.topics.catalog import Catalogue
+from ontrack.topics.errors import InvalidSnapshot
+from ontrack.topics.verdicts import Output, Scorecard
+
+_log = structlog.get_logger(__name__)
+
+
+class Checkpoints:
+    """Keeps a partition's entries in step with its state; its owner calls one method at a time."""
+
+    def __init__(
+        self,
+        partition: int,
+        topics: Catalogue,
+        fold: Fold,
+        log: LogReader,
+        emitter: Emitter,
+        follower: KnowledgeFollower,
+        metrics: Metrics,
+        turns: Turns,
+    ) -> None:
+        self._partition = partition
+        self._topics = topics
+        self._fold = fold
+        self._reader = log
+        self._emitter = emitter
+        self._follower = follower
+        self._metrics = metrics
+        self._turns = turns
+        self._stored: set[str] = set()  # runs that have an entry of their own
+        self._closed: set[str] = set()  # those among them that have ended since
+        self.events = 0  # folded since the last one
+
+    async def restore(self) -> tuple[PartitionState, int] | None:
+        """Return the state of the last checkpoint and the offset to read the log from.
+
+        None if there is none, or none to trust: the log is folded from its start then.
+        """
+        topic = self._topics.snapshots.name
+        first, last = await self._reader.bounds(topic, self._partition)
+        latest: dict[bytes, checkpoint.Entry] = {}
+        async for messages in self._reader.read(topic, self._partition, first, last):
+            for message in messages:
+                key = message.key or b""
+                latest[key] = checkpoint.Entry(key, message.value, time_ms=message.timestamp)
+        # Whatever becomes of them: when these runs end, their entries have to go.
+        self._stored = {
+            key.decode("utf-8", "replace")
+            for key, entry in latest.items()
+            if key != checkpoint.PARTITION_KEY and entry.value is not None
+        }
+        try:
+            stored = await asyncio.to_thread(checkpoint.read, self._fold, latest.values())
+            if stored is None:
+                return None
+            await self._follower.cover(stored.newest_ms)
+            async with self._turns.working():
+                for state in checkpoint.restore(self._fold, stored):
+                    restored = state
+                    await self._turns.give_way()
+        except InvalidSnapshot as error:
+            self._metrics.snapshots_refused.inc()
+            _log.warning("checkpoint_refused", partition=self._partition, error=str(error))
+            return None
+        self._closed = self._stored - restored.runs.keys()
+        self._stored -= self._closed
+        _log.info(
+            "checkpoint_restored",
+            partition=self._partition,
+            runs=len(restored.runs),
+            next_offset=stored.next_offset,
+        )
+        return restored, stored.next_offset
+
+    def note(self, outputs: Sequence[Output]) -> None:
+        """Note which runs have ended, so that their entries go with the next checkpoint."""
+        for output in outputs:
+            if isinstance(output, Scorecard) and output.run_id in self._stored:
+                self._stored.discard(output.run_id)
+                self._closed.add(output.run_id)
+
+    async def write(self, state: PartitionState, next_offset: int) -> None:
+        """Publish the changed runs and then, once these are safe, the partition's own entry.
+
+        Last go the entries of runs that have ended since the checkpoint before: a successor that
+        begins at that one still needs them.
+        """
+        if not self.events:
+            return
+        self.events = 0
+        entries = []
+        async with self._turns.working():
+            for run_id in sorted(state.touched):
+                if run_id in state.runs:
+                    entries.append(checkpoint.run_entry(state, run_id))
+                await self._turns.give_way()
+        # In a thread: with many ended runs it takes long, and the state stands still meanwhile.
+        own = await asyncio.to_thread(checkpoint.partition_entry, self._fold, state, next_offset)
+        largest = max(len(entry.value or b"") for entry in (*entries, own))
+        if largest > checkpoint.VALUE_BYTES_MAX:
+            # An accelerator must stop nobody: a successor begins at the checkpoint before.
+            self._metrics.snapshots_refused.inc()
+            _log.warning("checkpoint_too_large", partition=self._partition, bytes=largest)
+            return
+        await self._emitter.emit([self._message(entry) for entry in entries])
+        await self._emitter.emit([self._message(own)])
+        self._stored |= state.touched & state.runs.keys()
+        state.touched.clear()
+        gone = sorted(self._closed - state.runs.keys())
+        self._closed.clear()
+        await self._emitter.emit(
+            [self._message(checkpoint.Entry(run_id.encode(), None, own.offset)) for run_id in gone]
+        )
+
+    def _message(self, entry: checkpoint.Entry) -> Message:
+        source = self._topics.events.name
+        return snapshot_message(
+            self._topics, source, self._partition, entry.key, entry.value, entry.offset
+        )
