@@ -43,16 +43,20 @@ class KnowledgeFollower:
                 await self._consumer.stop()
                 self._consumer = None
 
+    def has_covered(self, time_ms: int) -> bool:
+        """Tell whether everything that was published up to ``time_ms`` is in the library."""
+        return time_ms <= self._covered_ms
+
     async def cover(self, time_ms: int) -> None:
         """Read on until everything that was published up to ``time_ms`` is in the library.
 
         An event that has this time has been read already, and the broker's clock does not go
         back: so what was published before it stands below the end offsets asked for now.
         """
-        if time_ms <= self._covered_ms:
+        if self.has_covered(time_ms):
             return
         async with self._turn:
-            if time_ms <= self._covered_ms:
+            if self.has_covered(time_ms):
                 return
             await self._read_to_end()
             self._covered_ms = max(self._covered_ms, time_ms)

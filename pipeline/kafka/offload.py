@@ -55,7 +55,7 @@ async def apply(
     state = holder.state
     known = _known(state, record)
     if known is None or not is_long(known, state, record):
-        # A run's first record looks its references up in the library, which has one thread.
+        # A run's first record asks the library, which has one thread.
         return fold.apply(state, record)
     holder.state = _before(state, known)
     try:
@@ -71,7 +71,7 @@ def is_long(known: RunState, state: PartitionState, record: Record) -> bool:
     Steps that wait for it are folded with it, so a run of which some wait has less to spare. A run
     without a step is not: its start may still name the task, and then the library is asked.
     """
-    if known.highest < 0:
+    if _may_begin(known):
         return False
     if len(record.value) > BYTES_MAX:
         return True
@@ -80,6 +80,20 @@ def is_long(known: RunState, state: PartitionState, record: Record) -> bool:
     return cells(known) * WAITING_MAX > CELLS_MAX or state.waiting.is_full(
         known.run_id, WAITING_MAX
     )
+
+
+def asks_library(state: PartitionState, record: Record) -> bool:
+    """Tell whether folding or answering a record looks up what a run is compared with.
+
+    Only what may begin a run does: an open run keeps what it began with.
+    """
+    known = _known(state, record)
+    return known is None or _may_begin(known)
+
+
+def _may_begin(known: RunState) -> bool:
+    """Tell whether a run's start may still name the task: before its first step."""
+    return known.highest < 0
 
 
 def cells(known: RunState) -> int:

@@ -331,10 +331,10 @@ class PartitionOwner:
         """Answer proposals from the runs as they stand."""
         if not records or not self._owned:
             return
-        await self._cover(records)
-        messages = []
+        messages, newest_ms = [], _newest_ms(records)
         async with self._turns.working():
             for record in records:
+                await self._cover(record, newest_ms)
                 answer = self._fold.decide(self.state, record)
                 messages += self._untold(self.asked, record, [answer])
                 self.asked.next_offset = record.offset + 1
@@ -342,23 +342,30 @@ class PartitionOwner:
         await self._emitter.emit(messages)
         self.answered = self.asked.next_offset - 1
 
-    async def _cover(self, records: Sequence[Record]) -> None:
-        """Make sure that the library holds all that was published before these records."""
-        times = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
-        if times:
-            await self._follower.cover(max(times))
+    async def _cover(self, record: Record, newest_ms: int) -> None:
+        """Make sure that the library holds what a run is compared with that begins here.
+
+        Asking costs a round trip to the broker, and few records begin a run. What is asked for is
+        what the rest of the batch may need as well, up to ``newest_ms``.
+        """
+        if record.timestamp_ms is None or self._follower.has_covered(record.timestamp_ms):
+            return
+        if offload.asks_library(self.state, record):
+            async with self._turns.elsewhere():
+                await self._follower.cover(newest_ms)
 
     async def _advance(self, records: Sequence[Record]) -> None:
         """Fold a contiguous batch, publish above the floors, move the watermark."""
         if not records or not self._owned:
             return
-        await self._cover(records)
         messages: list[Message] = []
         notices: list[Message] = []
+        newest_ms = _newest_ms(records)
         told = max(self.watermark.floors.values(), default=Told()).offset
         began = time.monotonic()
         async with self._turns.working():
             for record in records:
+                await self._cover(record, newest_ms)
                 duplicates = self.state.duplicates
                 said = await offload.apply(self._fold, self, record, self._turns.elsewhere)
                 self._metrics.duplicates.inc(self.state.duplicates - duplicates)
@@ -456,3 +463,7 @@ class PartitionOwner:
             log_end=last,
         )
         return Told()
+
+
+def _newest_ms(records: Sequence[Record]) -> int:
+    return max((item.timestamp_ms for item in records if item.timestamp_ms is not None), default=-1)

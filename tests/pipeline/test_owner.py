@@ -119,8 +119,13 @@ class FakeFollower:
 
     def __init__(self) -> None:
         self.covered_ms = -1
+        self.asked: list[int] = []
+
+    def has_covered(self, time_ms: int) -> bool:
+        return time_ms <= self.covered_ms
 
     async def cover(self, time_ms: int) -> None:
+        self.asked.append(time_ms)
         self.covered_ms = max(self.covered_ms, time_ms)
 
 
@@ -368,13 +373,61 @@ async def test_a_log_that_lost_its_beginning_is_folded_from_what_is_left() -> No
     assert said(kafka) == straight(kafka)
 
 
-async def test_knowledge_is_covered_up_to_each_event_before_it_is_folded() -> None:
+async def test_knowledge_is_read_up_to_the_first_event_of_a_run_before_it_is_folded() -> None:
     kafka = FakeKafka()
     owner = new_owner(kafka)
     await owner.resume()
-    records = fill(kafka, [look(n=n) for n in range(3)])
+    for n in range(3):
+        records = fill(kafka, [look(run_id="a", n=n), look(run_id=f"new-{n}", n=n)])
+        await owner.take(records)
+        assert owner._follower.covered_ms >= records[-1].timestamp_ms
+
+
+async def test_knowledge_is_not_asked_for_where_no_run_begins() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    first, *later = fill(kafka, [look(n=n) for n in range(3)])
+    await owner.take([first])
+    assert owner._follower.asked == [first.timestamp_ms]
+    for record in later:
+        await owner.take([record])
+    await owner.decide(ask(kafka))
+    assert owner._follower.asked == [first.timestamp_ms]
+
+
+async def test_knowledge_is_read_again_where_a_run_without_a_step_may_still_name_its_task() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    started = fill(kafka, [RunStarted(run_id="a"), RunStarted(run_id="a", task_id="t")])
+    for record in started:
+        await owner.take([record])
+    assert owner._follower.asked == [record.timestamp_ms for record in started]
+
+
+async def test_a_batch_asks_for_knowledge_once() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    records = fill(kafka, [look(run_id=f"r-{n}", n=n) for n in range(4)])
     await owner.take(records)
-    assert owner._follower.covered_ms == records[-1].timestamp_ms
+    assert owner._follower.asked == [records[-1].timestamp_ms]
+
+
+def ask(kafka: FakeKafka, asked: Proposal = ASKED) -> list[Record]:
+    """Append a proposal to its topic."""
+    message = kafka.append(PROPOSALS, asked.run_id.encode(), codecs.encode(asked))
+    return [record_of(message)]
+
+
+async def test_a_proposal_of_an_unknown_run_has_its_knowledge_read() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    asked = ask(kafka)
+    await owner.decide(asked)
+    assert owner._follower.asked == [asked[-1].timestamp_ms]
 
 
 async def test_a_revoked_owner_says_nothing_and_a_resumed_one_goes_on_where_it_was() -> None:
