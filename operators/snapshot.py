@@ -33,8 +33,8 @@ from ontrack.operators import (
 )
 from ontrack.operators.judging import Knowledge
 from ontrack.operators.report import Stamp
-from ontrack.operators.run import RunState
 from ontrack.operators.sightings import SeenValues
+from ontrack.operators.state import RunState
 from ontrack.operators.vectors import History
 from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import Agent

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ontrack.operators import snapshot
-from ontrack.operators.run import RunState
+from ontrack.operators.state import RunState
 from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.topics.errors import InvalidSnapshot
 

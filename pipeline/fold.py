@@ -20,6 +20,7 @@ from ontrack.operators.admission import admit, content_digest, is_duplicate, ref
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
 from ontrack.operators.report import Stamp, in_shadow
+from ontrack.operators.state import RunState
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.family import Family
@@ -93,7 +94,7 @@ class PartitionState:
         Who started whom, and who was halted.
     """
 
-    runs: MutableMapping[str, run.RunState] = field(default_factory=dict)
+    runs: MutableMapping[str, RunState] = field(default_factory=dict)
     ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     heard_ms: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
@@ -164,7 +165,7 @@ class Fold:
             RunStore(self._warm_runs_max, self.thaw), family=Family(self._ended_runs_max)
         )
 
-    def thaw(self, held: bytes | run.RunState) -> run.RunState:
+    def thaw(self, held: bytes | RunState) -> RunState:
         """Join a snapshot with the knowledge of its run's first event.
 
         Raises
@@ -279,7 +280,7 @@ class Fold:
         answer = run.propose(self.profile, known, proposal, self._vectors(proposal, known))
         return answer if self._intervene else in_shadow(answer)
 
-    def _start(self, event: Event | Proposal, timestamp_ms: int | None) -> run.RunState:
+    def _start(self, event: Event | Proposal, timestamp_ms: int | None) -> RunState:
         """Begin a run with what had been published by its first event."""
         knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
         return run.start(self.stamp, event, knowledge, timestamp_ms)
@@ -345,7 +346,7 @@ class Fold:
                 break
             record = state.waiting.take_first(run_id).record
 
-            def fold(known: run.RunState = known, record: Record = record) -> list[Said]:
+            def fold(known: RunState = known, record: Record = record) -> list[Said]:
                 event, flags = self._decoded(record)
                 assert isinstance(event, Step)
                 return self._step(state, known, event, flags)
@@ -404,7 +405,7 @@ class Fold:
         )
 
     def _step(
-        self, state: PartitionState, known: run.RunState, event: Step, flags: tuple[str, ...]
+        self, state: PartitionState, known: RunState, event: Step, flags: tuple[str, ...]
     ) -> list[Said]:
         admission = admit(event.run_id, known.seen, known.highest, self.profile.steps_max, event)
         if admission.duplicate:
@@ -421,7 +422,7 @@ class Fold:
             notices = self._tell_children(state, event.run_id)
         return [*notices, intervention, verdict]
 
-    def _end(self, state: PartitionState, known: run.RunState, event: RunEnded) -> list[Said]:
+    def _end(self, state: PartitionState, known: RunState, event: RunEnded) -> list[Said]:
         scorecard = run.end(self.profile, known, event)
         state.runs.pop(event.run_id, None)
         state.family.end(event.run_id)
@@ -431,7 +432,7 @@ class Fold:
             state.ended.popitem(last=False)
         return [scorecard]
 
-    def _vectors(self, call: Step | Proposal, known: run.RunState) -> StepVectors:
+    def _vectors(self, call: Step | Proposal, known: RunState) -> StepVectors:
         """Encode a call's texts; zeros where no operator that is switched on looks at them."""
         profile = self.profile
         if profile.loop is None and profile.gain is None and known.knowledge.references is None:

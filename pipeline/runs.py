@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
 
 from ontrack.operators import snapshot
-from ontrack.operators.run import RunState
+from ontrack.operators.state import RunState
 
 
 class RunStore(MutableMapping[str, RunState]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ontrack.operators.run import RunState
+from ontrack.operators.state import RunState
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ontrack.operators.run import RunState
+from ontrack.operators.state import RunState
 from ontrack.pipeline.fold import Fold, PartitionState, Said
 from ontrack.pipeline.record import Record
 from ontrack.topics.errors import InvalidSnapshot
