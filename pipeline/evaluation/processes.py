@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any, TypeVar
 
 from ontrack.pipeline.evaluation.watching import Setup, Watcher
@@ -34,6 +36,8 @@ def run_jobs(
     advance: Advance = lambda: None,
 ) -> list[Result]:
     """Do every job; results in the order of the jobs.
+
+    However this process ends, those that it started end with it.
 
     Parameters
     ----------
@@ -73,8 +77,21 @@ def run_jobs(
 
 def _prepare(setup: Setup) -> None:
     global _watcher
+    Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     set_up_logging("warning", setup.settings.log_json)
     _watcher = Watcher(setup)
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent's end, then end this process.
+
+    A signal that ends the parent leaves it no time to tell its pool, whose members would wait for
+    their next job for ever. They have nothing to save.
+    """
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def _batch(work: Callable[[Watcher, Any], Any], jobs: Sequence[Any]) -> list[Any]:

@@ -1,7 +1,14 @@
 """What every operator promises: deterministic, pure, bounded, resumable, plain outputs.
 
 An operator is a row of a table: how it starts, how it steps, what it is fed for a given run, and
-which sizes its state states.
+which sizes its state states. Rows that profile ``default`` alone has are fed from a run under it.
+
+Not every module is an operator. ``selftest``, ``compile_values``, ``mining``, ``stripping``,
+``axioms``, ``staleness`` and ``grouping`` take a whole set of references or runs at once and keep
+no state, so nothing can be resumed or forked: a second, shorter table holds them to the rest.
+``judging``, ``asking``, ``findings``, ``report`` and ``verdict`` are parts of the step of a run and
+are held to everything in its rows. ``roles`` and ``references`` are data that a set is compiled to;
+``redaction``, ``overrides`` and ``profiles`` act on settings and messages before any run.
 """
 
 from __future__ import annotations
@@ -26,30 +33,50 @@ from ontrack.operators import (
     abort,
     admission,
     artifacts,
+    axioms,
     exploration,
     gain,
     gate,
+    grouping,
+    identity,
+    judging,
     ledger,
     loop,
+    mining,
+    orphans,
+    paths,
     prefix,
+    ranking,
+    repeats,
     run,
+    selftest,
+    sightings,
+    staleness,
     stall,
     strategy,
+    stripping,
     transport,
+    values,
 )
 from ontrack.operators.exploration import ExplorationParams
 from ontrack.operators.findings import Signals
 from ontrack.operators.gain import GainParams
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
+from ontrack.operators.orphans import OrphanParams
 from ontrack.operators.prefix import PrefixParams
-from ontrack.operators.profiles import paper
+from ontrack.operators.profiles import Profile, default, paper
+from ontrack.operators.ranking import RankParams, RankWeights
+from ontrack.operators.references import compile_references, texts
+from ontrack.operators.repeats import RepeatParams
+from ontrack.operators.sightings import SightingParams
 from ontrack.operators.stall import StallParams
+from ontrack.operators.state import RunState
 from ontrack.operators.strategy import StrategyParams
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.topics.errors import RunTooLong
 from ontrack.topics.events import RunEnded, Step
-from ontrack.topics.knowledge import ToolContract
+from ontrack.topics.knowledge import Reference, ReferenceStep, ToolContract
 from tests import strategies
 from tests.operators.lab import SIX_STEPS, Lab, embed, foreign, reference_of, step_of
 
@@ -66,6 +93,18 @@ SMALL = replace(
     abort=abort.AbortParams(window=3),
     steps_max=40,
 )
+SMALL_DEFAULT = replace(
+    default("synthetic"),
+    ledger=SMALL.ledger,
+    prefix=SMALL.prefix,
+    repeats=RepeatParams(calls_max=5, results_max=4, objects_max=3, evidence_max=3),
+    # By default the order of steps has no weight, and its row is not computed.
+    ranking=RankParams(weights=RankWeights(order=0.5)),
+    orphans=OrphanParams(window=3, remembered_max=4),
+    sightings=SightingParams(records_max=16, values_per_result_max=4),
+    abort=SMALL.abort,
+    steps_max=SMALL.steps_max,
+)
 CONTRACTS = {
     "git_commit": ToolContract(name="git_commit", consumes=("=tests_passed",)),
     "http": ToolContract(name="http", consumes=("args.id",), produces=("result.id",)),
@@ -73,6 +112,30 @@ CONTRACTS = {
 }
 KNOWN = Lab([reference_of(SIX_STEPS, index) for index in range(2)], list(CONTRACTS.values()), SMALL)
 BEGIN = KNOWN.state
+
+
+assert BEGIN.knowledge.references is not None
+REFERENCES = BEGIN.knowledge.references
+VALUES = values.compile_values(SMALL_DEFAULT.values, REFERENCES.references, CONTRACTS)
+assert SMALL_DEFAULT.selftest is not None
+assert SMALL_DEFAULT.identity is not None
+assert SMALL_DEFAULT.orphans is not None
+assert SMALL_DEFAULT.ranking is not None
+assert SMALL_DEFAULT.repeats is not None
+SELF_TEST_OF = (
+    SMALL_DEFAULT.selftest,
+    SMALL_DEFAULT.values,
+    SMALL_DEFAULT.identity,
+    SMALL_DEFAULT.orphans,
+    SMALL_DEFAULT.transport,
+    CONTRACTS,
+    REFERENCES,
+    VALUES,
+)
+BEGIN_DEFAULT = replace(
+    BEGIN,
+    knowledge=judging.Knowledge(CONTRACTS, REFERENCES, VALUES, selftest.run(*SELF_TEST_OF)),
+)
 
 
 def vectors_of(step: Step) -> StepVectors:
@@ -86,36 +149,40 @@ class Fed:
     step: Step
     vectors: StepVectors
     admitted: admission.Admission
-    before: run.RunState
-    after: run.RunState
+    before: RunState
+    after: RunState
     artifacts: artifacts.Artifacts
     edges: tuple[tuple[int, int], ...]
     delta: prefix.Delta
     row: np.ndarray
     alignment: transport.Alignment | None
-    signals: Signals
+    signals: Signals | None
 
 
-def fed(steps: Sequence[Step]) -> list[Fed]:
-    """What run.step hands from operator to operator, written out."""
-    state, found = BEGIN, []
+def fed(steps: Sequence[Step], profile: Profile = SMALL) -> list[Fed]:
+    """What run.step hands from operator to operator, written out; signals are the paper's."""
+    state, found = BEGIN if profile is SMALL else BEGIN_DEFAULT, []
     for step in steps:
-        admitted = admission.admit("r", state.seen, state.highest, SMALL.steps_max, step)
+        admitted = admission.admit("r", state.seen, state.highest, profile.steps_max, step)
         if admitted.duplicate:
             continue
         seq, vectors = admitted.seq, vectors_of(step)
-        ids = artifacts.extract(SMALL.artifacts, step, CONTRACTS.get(step.tool))
-        _, edges = ledger.step(SMALL.ledger, state.ledger, seq, state.prefix.size, ids)
-        graph, delta = prefix.step(SMALL.prefix, state.prefix, seq, step.parents or (), edges.edges)
-        row = transport.cost_row(SMALL.transport, REFERENCES, step, vectors)
+        ids = artifacts.extract(profile.artifacts, step, CONTRACTS.get(step.tool))
+        _, edges = ledger.step(profile.ledger, state.ledger, seq, state.prefix.size, ids)
+        graph, delta = prefix.step(
+            profile.prefix, state.prefix, seq, step.parents or (), edges.edges
+        )
+        row = transport.cost_row(profile.transport, REFERENCES, step, vectors)
         alignment = None
         if delta.node is not None and state.transport is not None:
-            age = prefix.age_weights(SMALL.prefix, graph)
+            age = prefix.age_weights(profile.prefix, graph)
             _, alignment = transport.step(
-                SMALL.transport, REFERENCES, state.transport, graph.hops, age, row
+                profile.transport, REFERENCES, state.transport, graph.hops, age, row
             )
-        signals = signals_of(state, seq, step, vectors, alignment, delta)
-        after = run.step(SMALL, state, step, admitted, vectors)[0]
+        signals = None
+        if profile is SMALL:
+            signals = signals_of(state, seq, step, vectors, alignment, delta)
+        after = run.step(profile, state, step, admitted, vectors)[0]
         found.append(
             Fed(
                 step,
@@ -136,7 +203,7 @@ def fed(steps: Sequence[Step]) -> list[Fed]:
 
 
 def signals_of(
-    state: run.RunState,
+    state: RunState,
     seq: int,
     step: Step,
     vectors: StepVectors,
@@ -167,7 +234,7 @@ def covered_steps(alignment: transport.Alignment) -> float:
     return alignment.coverage * len(alignment.parents)
 
 
-def asked(state: run.RunState, step: Step, vectors: StepVectors) -> gate.GateAnswer:
+def asked(state: RunState, step: Step, vectors: StepVectors) -> gate.GateAnswer:
     return gate.check(
         SMALL.gate,
         SMALL.transport.solver,
@@ -181,10 +248,6 @@ def asked(state: run.RunState, step: Step, vectors: StepVectors) -> gate.GateAns
         step,
         vectors,
     )
-
-
-assert BEGIN.knowledge.references is not None
-REFERENCES = BEGIN.knowledge.references
 
 
 @dataclass(frozen=True)
@@ -201,16 +264,21 @@ class Operator:
         The input at one step of a run; None where the operator is left out.
     sizes
         Of each part of a state: its size and the limit that it states.
+    profile
+        Under which the run is that it is fed from.
     """
 
     start: Any
     step: Callable[[Any, Any], tuple[Any, Any]]
     feed: Callable[[Fed], Any]
     sizes: Callable[[Any], dict[str, tuple[int, int]]]
+    profile: Profile = SMALL
 
 
-def stateless(function: Callable[..., Any], feed: Callable[[Fed], Any]) -> Operator:
-    return Operator(None, lambda _, given: (None, function(*given)), feed, lambda _: {})
+def stateless(
+    function: Callable[..., Any], feed: Callable[[Fed], Any], profile: Profile = SMALL
+) -> Operator:
+    return Operator(None, lambda _, given: (None, function(*given)), feed, lambda _: {}, profile)
 
 
 def ledger_sizes(state: ledger.LedgerState) -> dict[str, tuple[int, int]]:
@@ -262,7 +330,51 @@ def stall_sizes(state: stall.StallState) -> dict[str, tuple[int, int]]:
     }
 
 
-def run_sizes(state: run.RunState) -> dict[str, tuple[int, int]]:
+def repeats_sizes(state: repeats.RepeatState) -> dict[str, tuple[int, int]]:
+    limits = SMALL_DEFAULT.repeats
+    return {
+        "calls": (len(state.calls), 20 * limits.calls_max),
+        "results": (len(state.results), 8 * limits.results_max),
+        "objects": (len(state.streak.objects), 8 * limits.objects_max),
+        "seqs": (len(state.streak.seqs), limits.evidence_max),
+    }
+
+
+def orphans_sizes(state: orphans.OrphanState) -> dict[str, tuple[int, int]]:
+    limits = SMALL_DEFAULT.orphans
+    return {
+        "recent": (len(state.recent), limits.window),
+        "strangers": (len(state.strangers), limits.remembered_max),
+        "called": (len(state.called), len(VALUES.tools)),
+    }
+
+
+def ranking_sizes(state: ranking.RankState) -> dict[str, tuple[int, int]]:
+    return {"row": (state.row.size, REFERENCES.count * (REFERENCES.width + 1))}
+
+
+def sightings_sizes(state: sightings.SeenValues) -> dict[str, tuple[int, int]]:
+    return {"records": (len(state.table), SMALL_DEFAULT.sightings.records_max)}
+
+
+def default_run_sizes(state: RunState) -> dict[str, tuple[int, int]]:
+    assert state.transport is not None
+    found = {"seen": (len(state.seen), SMALL_DEFAULT.steps_max)}
+    parts = {
+        "ledger": ledger_sizes(state.ledger),
+        "prefix": prefix_sizes(state.prefix),
+        "transport": transport_sizes(state.transport),
+        "ranking": {} if state.ranking is None else ranking_sizes(state.ranking),
+        "repeats": repeats_sizes(state.repeats),
+        "orphans": orphans_sizes(state.orphans),
+        "values": sightings_sizes(state.values),
+    }
+    for name, part in parts.items():
+        found |= {f"{name}.{key}": size for key, size in part.items()}
+    return found
+
+
+def run_sizes(state: RunState) -> dict[str, tuple[int, int]]:
     assert state.transport is not None
     found = {
         "seen": (len(state.seen), SMALL.steps_max),
@@ -292,10 +404,25 @@ def admit_step(state: tuple[HashTrieMap[int, bytes], int], step: Step) -> tuple[
     return (seen.insert(found.seq, found.digest), max(highest, found.seq)), found
 
 
-def run_step(state: run.RunState, given: Any) -> tuple[run.RunState, Any]:
-    step, admitted, vectors = given
-    after, *records = run.step(SMALL, state, step, admitted, vectors)
-    return after, (records, run.end(SMALL, after, RunEnded(run_id="r")))
+def run_step_under(profile: Profile) -> Callable[[RunState, Any], tuple[RunState, Any]]:
+    def run_step(state: RunState, given: Any) -> tuple[RunState, Any]:
+        step, admitted, vectors = given
+        after, *records = run.step(profile, state, step, admitted, vectors)
+        return after, (records, run.end(profile, after, RunEnded(run_id="r")))
+
+    return run_step
+
+
+def see_and_find(state: sightings.SeenValues, given: Any) -> tuple[sightings.SeenValues, Any]:
+    seq, step, wanted = given
+    after = sightings.see(
+        SMALL_DEFAULT.sightings, state, seq, step.tool, step.result, trusted=step.error is None
+    )
+    return after, [sightings.find(after, value) for value in wanted]
+
+
+def values_of(step: Step) -> tuple[values.Argument, ...]:
+    return values.identity_arguments(SMALL_DEFAULT.values, step, CONTRACTS.get(step.tool))
 
 
 def aligned_only(make: Callable[[Fed], Any]) -> Callable[[Fed], Any]:
@@ -377,7 +504,76 @@ OPERATORS: Mapping[str, Operator] = {
         lambda f: (f.admitted.seq, f.signals.loop.score > 0),
         lambda state: {"recent": (len(state.recent), SMALL.abort.window)},
     ),
-    "run": Operator(BEGIN, run_step, lambda f: (f.step, f.admitted, f.vectors), run_sizes),
+    "paths": stateless(
+        lambda value: [*paths.scalars(value, keys=True)], lambda f: ((f.step.args, f.step.result),)
+    ),
+    "values": stateless(values_of, lambda f: (f.step,)),
+    "identity": stateless(
+        identity.check,
+        lambda f: (
+            SMALL_DEFAULT.identity,
+            SMALL_DEFAULT.values,
+            CONTRACTS,
+            VALUES,
+            f.before.values,
+            f.step,
+        ),
+        SMALL_DEFAULT,
+    ),
+    "sightings": Operator(
+        sightings.SeenValues(),
+        see_and_find,
+        lambda f: (f.admitted.seq, f.step, [argument.value for argument in values_of(f.step)]),
+        sightings_sizes,
+    ),
+    "repeats": Operator(
+        repeats.RepeatState(),
+        lambda state, given: repeats.step(SMALL_DEFAULT.repeats, state, *given),
+        lambda f: (f.admitted.seq, f.step, CONTRACTS.get(f.step.tool)),
+        repeats_sizes,
+        SMALL_DEFAULT,
+    ),
+    "orphans": Operator(
+        orphans.OrphanState(),
+        lambda state, given: orphans.step(
+            SMALL_DEFAULT.orphans,
+            SMALL_DEFAULT.values,
+            SMALL_DEFAULT.identity,
+            CONTRACTS,
+            REFERENCES,
+            VALUES,
+            state,
+            *given,
+        ),
+        lambda f: (f.before.values, f.admitted.seq, f.step, f.row),
+        orphans_sizes,
+        SMALL_DEFAULT,
+    ),
+    "ranking": Operator(
+        ranking.start(SMALL_DEFAULT.ranking, REFERENCES),
+        lambda state, given: ranking.step(SMALL_DEFAULT.ranking, REFERENCES, state, *given),
+        aligned_only(
+            lambda f: (
+                f.after.transport,
+                f.step,
+                f.vectors.result,
+                f.step.tool == "edit_file",
+                f.step.error is not None,
+            )
+        ),
+        ranking_sizes,
+        SMALL_DEFAULT,
+    ),
+    "run": Operator(
+        BEGIN, run_step_under(SMALL), lambda f: (f.step, f.admitted, f.vectors), run_sizes
+    ),
+    "run under default": Operator(
+        BEGIN_DEFAULT,
+        run_step_under(SMALL_DEFAULT),
+        lambda f: (f.step, f.admitted, f.vectors),
+        default_run_sizes,
+        SMALL_DEFAULT,
+    ),
 }
 
 every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS.keys())
@@ -421,7 +617,9 @@ def plain(value: Any) -> Any:
 
 
 def inputs_of(operator: Operator, steps: Sequence[Step]) -> list[Any]:
-    return [given for given in map(operator.feed, fed(steps)) if given is not None]
+    return [
+        given for given in map(operator.feed, fed(steps, operator.profile)) if given is not None
+    ]
 
 
 def fold(operator: Operator, state: Any, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -537,6 +735,89 @@ def test_far_beyond_its_limits_no_part_of_a_state_exceeds_them(operator: Operato
             largest[part] = max(largest.get(part, 0), size)
     idle = [part for part, size in largest.items() if size == 0]
     assert not idle, f"the run does not exercise {idle}"
+
+
+def successes_of(steps: Sequence[Step]) -> list[mining.Success]:
+    """A run, its first half, and the run from behind, as if each had succeeded."""
+    whole = tuple(ReferenceStep.of(step.model_copy(update={"seq": None})) for step in steps)
+    cuts = {"whole": whole, "half": whole[: len(whole) // 2 + 1], "back": whole[::-1]}
+    return [mining.Success(run_id, cut) for run_id, cut in cuts.items() if cut]
+
+
+def references_of(steps: Sequence[Step]) -> list[Reference]:
+    return list(mining.mine(mining.MiningParams(), CONTRACTS, "t", successes_of(steps)).references)
+
+
+def self_test_of(references: Sequence[Reference]) -> Any:
+    if not references:
+        return None
+    vectors = [embed(text) for text in texts(references)]
+    compiled = compile_references(references, CONTRACTS, vectors, SMALL_DEFAULT.artifacts)
+    found = values.compile_values(SMALL_DEFAULT.values, references, CONTRACTS)
+    tested = selftest.run(*SELF_TEST_OF[:6], compiled, found)
+    pool = selftest.pooled(SELF_TEST_OF[0], [tested, tested])
+    return tested, pool, selftest.limited(tested, pool)
+
+
+# Functions of a whole set: from the steps of a run to the input, from the input to the output.
+OF_SETS: Mapping[str, tuple[Callable[[Sequence[Step]], Any], Callable[[Any], Any]]] = {
+    "compile_values": (
+        references_of,
+        lambda given: values.compile_values(SMALL_DEFAULT.values, given, CONTRACTS),
+    ),
+    "selftest": (references_of, self_test_of),
+    "mining": (
+        successes_of,
+        lambda given: mining.mine(mining.MiningParams(), CONTRACTS, "t", given),
+    ),
+    "stripping": (
+        successes_of,
+        lambda given: [
+            stripping.strip_retries(
+                stripping.StripParams(), stripping.numbered(success.steps), CONTRACTS
+            )
+            for success in given
+        ],
+    ),
+    "grouping": (
+        successes_of,
+        lambda given: grouping.groups(grouping.GroupParams(), CONTRACTS, given),
+    ),
+    "staleness": (
+        references_of,
+        lambda given: staleness.stale(stripping.StripParams(), CONTRACTS, {}, given),
+    ),
+    "axioms": (
+        lambda steps: ["http", *(step.tool for step in steps if step.tool in CONTRACTS)],
+        lambda given: axioms.axiomatic(CONTRACTS, "t", given),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_SETS)
+@settings(max_examples=10)
+@given(arrived=strategies.runs(duplicates=False))
+def test_a_function_of_a_whole_set_is_deterministic_and_pure_and_its_output_plain(
+    name: str, arrived: strategies.Run
+) -> None:
+    given_by, function = OF_SETS[name]
+    given_now = given_by(arrived.arrivals)
+    as_it_was = frozen(given_now)
+    output = function(given_now)
+    assert frozen(given_now) == as_it_was
+    assert frozen(function(copy.deepcopy(given_now))) == frozen(output)
+    json.dumps(written(output), allow_nan=False)
+
+
+def written(value: Any) -> Any:
+    """As plain does, where keys of a mapping may be numbers or places."""
+    if is_dataclass(value):
+        return {f.name: written(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return [[written(key), written(item)] for key, item in value.items()]
+    if isinstance(value, tuple | list):
+        return [written(item) for item in value]
+    return plain(value)
 
 
 def test_each_limit_that_cuts_something_off_is_said_on_the_verdict() -> None:
