@@ -4,7 +4,7 @@ An accelerator, nothing more: without them, or with damaged ones, the same state
 log. One entry a run, under its id, and one entry for the partition, under the empty key, which says
 
 * from which offset on the log must be read,
-* which runs were open there, and the offset of the last event of each,
+* which runs were open there, and offset and time of the last event of each,
 * which runs had ended,
 * which runs started which, and which were halted,
 * what is known of runs whose beginning the log has lost.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ontrack.operators import snapshot
@@ -28,7 +28,7 @@ from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.topics.errors import InvalidSnapshot
 
 PARTITION_KEY = b""
-_KIND = "partition-3"
+_KIND = "partition-4"
 VALUE_BYTES_MAX = 8_000_000  # what the topic takes, with room for the rest of a message
 
 
@@ -65,7 +65,7 @@ def partition_entry(fold: Fold, state: PartitionState, next_offset: int) -> Entr
     children = [[parent, *some] for parent, some in state.family.children.items()]
     family = [children, list(state.family.halted)]
     cut = [state.cut_until, list(state.cut_runs)]
-    parts = [_KIND, list(_stamp(fold)), next_offset, _flat(state.positions), ended, family, cut]
+    parts = [_KIND, list(_stamp(fold)), next_offset, _open_runs(state), ended, family, cut]
     return Entry(PARTITION_KEY, snapshot.seal(parts), next_offset - 1)
 
 
@@ -74,7 +74,8 @@ class Stored:
     """A checkpoint as far as it can be read without knowledge.
 
     ``newest_ms`` is the latest first event of an open run: the library must reach that far.
-    ``written_ms`` stands in for the last events' times, so that idle runs are closed a little late.
+    ``heard_ms`` are the times of the runs' last events; ``written_ms`` stands in where an entry is
+    newer than the partition's own, so that idle runs are closed a little late.
     """
 
     next_offset: int
@@ -83,6 +84,7 @@ class Stored:
     family: tuple[Any, ...]
     cut: tuple[Any, ...]
     written_ms: int
+    heard_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def newest_ms(self) -> int:
@@ -110,7 +112,10 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
         )
     next_offset, positions, ended, family, cut = content
     open_runs: dict[str, tuple[int, RunState, tuple[Any, ...]]] = {}
-    for run_id, position in zip(positions[::2], positions[1::2], strict=True):
+    heard_ms: dict[str, int] = {}
+    for run_id, position, heard in zip(
+        positions[::3], positions[1::3], positions[2::3], strict=True
+    ):
         entry = latest.get(run_id.encode())
         if entry is None or entry.value is None:
             raise InvalidSnapshot(f"the snapshot of run {run_id!r} is missing")
@@ -120,8 +125,10 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
                 f"the snapshot of run {run_id!r} is older than the checkpoint that names it"
             )
         open_runs[run_id] = offset, state, waiting
+        if offset == position and heard is not None:
+            heard_ms[run_id] = heard
     ends = dict(zip(ended[::2], ended[1::2], strict=True))
-    return Stored(next_offset, open_runs, ends, family, cut, own.time_ms)
+    return Stored(next_offset, open_runs, ends, family, cut, own.time_ms, heard_ms)
 
 
 def restore(fold: Fold, stored: Stored) -> Iterator[PartitionState]:
@@ -153,7 +160,7 @@ def restore(fold: Fold, stored: Stored) -> Iterator[PartitionState]:
         state.runs[run_id] = thawed = fold.thaw(held)
         state.waiting.restore(run_id, waiting)
         state.positions[run_id] = state.known_until[run_id] = offset
-        state.heard_ms[run_id] = stored.written_ms
+        state.heard_ms[run_id] = stored.heard_ms.get(run_id, stored.written_ms)
         if thawed.abort.halted:  # after the partition's entry was written, perhaps
             state.family.halted[run_id] = None
         yield state
@@ -163,5 +170,8 @@ def _stamp(fold: Fold) -> tuple[str, ...]:
     return (snapshot.SCHEMA, fold.stamp.profile, fold.stamp.settings, fold.stamp.engine)
 
 
-def _flat(positions: Mapping[str, int]) -> list[str | int]:
-    return [part for item in positions.items() for part in item]
+def _open_runs(state: PartitionState) -> list[str | int | None]:
+    found: list[str | int | None] = []
+    for run_id, position in state.positions.items():
+        found += [run_id, position, state.heard_ms.get(run_id)]
+    return found

@@ -11,7 +11,7 @@ from ontrack.pipeline import checkpoint
 from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.kafka.emitter import Emitter, Message, snapshot_message
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader
+from ontrack.pipeline.kafka.log import LogReader, patiently
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics.catalog import Catalogue
@@ -69,7 +69,7 @@ class Checkpoints:
             stored = await asyncio.to_thread(checkpoint.read, self._fold, latest.values())
             if stored is None:
                 return None
-            await self._follower.cover(stored.newest_ms)
+            await patiently(lambda: self._follower.cover(stored.newest_ms))
             async with self._turns.working():
                 for state in checkpoint.restore(self._fold, stored):
                     restored = state

@@ -18,6 +18,7 @@ from aiokafka.errors import (
 from aiokafka.helpers import create_ssl_context
 
 from ontrack.pipeline.kafka.handshake import tls_problem
+from ontrack.pipeline.kafka.headers import read_any_header_name
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.catalog import Catalogue, catalogue
 from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
@@ -28,6 +29,7 @@ _LOGIN_REFUSED = (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+read_any_header_name()  # of every consumer: Faust's driver is one of aiokafka's, too
 REQUEST_BYTES_MAX = 9 * 1_048_576  # a dead letter holds an over-limit message in base64
 
 

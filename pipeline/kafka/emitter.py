@@ -20,6 +20,7 @@ from aiokafka.errors import (
 
 from ontrack.pipeline.kafka.connection import start_producer
 from ontrack.pipeline.kafka.log import MORE_HEADER, SOURCE_HEADER, Told
+from ontrack.pipeline.quarantine import KEY_BYTES_MAX
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -87,7 +88,8 @@ def messages_of(topics: Catalogue, source: Record, outputs: Sequence[Output]) ->
     for place, (output, name) in enumerate(zip(outputs, names, strict=True)):
         more = name in names[place + 1 :]
         number = names[:place].count(name) if more else sys.maxsize
-        key = source.key if isinstance(output, DeadLetter) else output.run_id.encode()
+        own = source.key if source.key is None else source.key[:KEY_BYTES_MAX]
+        key = own if isinstance(output, DeadLetter) else output.run_id.encode()
         headers = codecs.event_headers(
             event_id=output.id,
             source="ontrack",

@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 from ontrack.pipeline.kafka.connection import start_producer, topics_of
 from ontrack.pipeline.kafka.history import Where, opened
 from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.quarantine import CUT_HEADER
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
@@ -112,6 +113,8 @@ def original(letter: DeadLetter) -> Original:
         )
     except binascii.Error as error:
         raise ValueError(f"its original bytes cannot be read: {error}") from error
+    if any(name == CUT_HEADER for name, _ in found.headers):
+        raise ValueError("not all of its key and headers was kept; send it from where it came from")
     size = len(found.value or b"")
     if letter.value_bytes > size:
         raise ValueError(

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
+import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from ontrack.pipeline.kafka.connection import start_consumer
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 
+_log = structlog.get_logger(__name__)
+Answer = TypeVar("Answer")
+
 SOURCE_HEADER = "ontrack_source"
 ANSWERED_HEADER = "ontrack_answered"
 MORE_HEADER = "ontrack_more"
 LOG_APPEND_TIME = 1
+
+
+async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Ask the broker until it answers: while it is away, a worker waits and does not end."""
+    pause_s = 0.1
+    while True:
+        try:
+            return await ask()
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+                raise
+            _log.warning("broker_does_not_answer", error=type(error).__name__)
+            await asyncio.sleep(pause_s)
+            pause_s = min(5.0, pause_s * 2)
 
 
 class LogReader:
@@ -42,8 +62,8 @@ class LogReader:
         tp = TopicPartition(topic, partition)
         async with self._turn:
             consumer = await self._started()
-            first = await consumer.beginning_offsets([tp])
-            last = await consumer.end_offsets([tp])
+            first = await patiently(lambda: consumer.beginning_offsets([tp]))
+            last = await patiently(lambda: consumer.end_offsets([tp]))
         return int(first[tp]), int(last[tp])
 
     async def read(
@@ -59,7 +79,7 @@ class LogReader:
             async with self._turn:
                 consumer = await self._started()
                 consumer.assign([tp])
-                first = (await consumer.beginning_offsets([tp]))[tp]
+                first = (await patiently(partial(consumer.beginning_offsets, [tp])))[tp]
                 consumer.seek(tp, max(position, first))
                 batch: list[ConsumerRecord] = []
                 # A few batches before somebody else's turn: re-assigning throws the prefetch away.

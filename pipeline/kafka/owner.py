@@ -35,7 +35,7 @@ from ontrack.pipeline.kafka.emitter import (
     messages_of,
 )
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader, Told, record_of, told_by
+from ontrack.pipeline.kafka.log import LogReader, Told, patiently, record_of, told_by
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
@@ -156,6 +156,17 @@ class PartitionOwner:
                 if restored is not None:
                     self.state, self.watermark.next_offset = restored
             first, last = await self._reader.bounds(self.watermark.topic, self.partition)
+            if self.watermark.next_offset > last:
+                # As with floors: the state is that of a topic that is no more. Keeping it would
+                # pass over every event until the new offsets have passed the old ones.
+                _log.error(
+                    "state_of_a_former_log",
+                    partition=self.partition,
+                    watermark=self.watermark.next_offset,
+                    log_end=last,
+                )
+                self.state = self._fold.partition()
+                self.watermark.next_offset = 0
             if self.watermark.next_offset < first:
                 # The beginning is gone (retention), and with it the numbers of unnumbered steps.
                 self.state = self._fold.partition()
@@ -352,17 +363,32 @@ class PartitionOwner:
             return
         if offload.asks_library(self.state, record):
             async with self._turns.elsewhere():
-                await self._follower.cover(newest_ms)
+                await patiently(lambda: self._follower.cover(newest_ms))
 
     async def _advance(self, records: Sequence[Record]) -> None:
         """Fold a contiguous batch, publish above the floors, move the watermark."""
         if not records or not self._owned:
             return
+        began = time.monotonic()
+        try:
+            await self._fold_and_tell(records)
+        except BaseException:
+            # What was folded may not have been said: no checkpoint may be written of this state,
+            # and whoever takes the partition again folds from the last sound one.
+            self._start_over()
+            raise
+        if self.ready:  # what is folded again after a start is old, not late
+            self._metrics.acknowledged(records, time.time())
+        self._checkpoints.events += len(records)
+        if self._checkpoints.events >= self._settings.checkpoint_events:
+            await self._checkpoints.write(self.state, self.watermark.next_offset)
+        self._metrics.batch_seconds.observe(time.monotonic() - began)
+
+    async def _fold_and_tell(self, records: Sequence[Record]) -> None:
         messages: list[Message] = []
         notices: list[Message] = []
         newest_ms = _newest_ms(records)
         told = max(self.watermark.floors.values(), default=Told()).offset
-        began = time.monotonic()
         async with self._turns.working():
             for record in records:
                 await self._cover(record, newest_ms)
@@ -383,12 +409,12 @@ class PartitionOwner:
         # Notices first: where an output of this batch is found, they must be in the log already.
         await self._emitter.emit(notices)
         await self._emitter.emit(messages)
-        if self.ready:  # what is folded again after a start is old, not late
-            self._metrics.acknowledged(records, time.time())
-        self._checkpoints.events += len(records)
-        if self._checkpoints.events >= self._settings.checkpoint_events:
-            await self._checkpoints.write(self.state, self.watermark.next_offset)
-        self._metrics.batch_seconds.observe(time.monotonic() - began)
+
+    def _start_over(self) -> None:
+        """Forget the state: it is ahead of what was said. The next recovery builds it anew."""
+        self.revoke()
+        self.state = self._fold.partition()
+        self.watermark.next_offset = 0
 
     def _untold(
         self, watermark: Watermark, record: Record, outputs: Sequence[Output]
