@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
-import yaml
-
+from ontrack.operators.allowance import compile_allowance
 from ontrack.operators.redaction import Redaction
 from ontrack.pipeline.event_reader import AUTO, EventReader, OnBad, SourceEvent
-from ontrack.pipeline.sources import STDIN, Source, expand
+from ontrack.pipeline.plain_files import read_plain
+from ontrack.pipeline.sources import expand
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits, decode_tasks, decode_tools
-from ontrack.topics.errors import InvalidEvent, InvalidFile, UnknownName
+from ontrack.topics.errors import InvalidFile, InvalidInput, UnknownName
 from ontrack.topics.events import Outcome, RunEnded, Step
-from ontrack.topics.jsontext import parse
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, Task, ToolContract
 
 __all__ = [
@@ -91,9 +89,16 @@ def read_tasks(path: str | Path, stdin: BinaryIO | None = None) -> tuple[Task, .
     Raises
     ------
     InvalidFile
-        Naming what is wrong.
+        Naming what is wrong, also where what a task allows cannot be compiled.
     """
-    return _read_settings_file(path, stdin, decode_tasks)
+
+    def decode(data: Any) -> tuple[Task, ...]:
+        tasks = decode_tasks(data)
+        for task in tasks:
+            compile_allowance(task, {})
+        return tasks
+
+    return _read_settings_file(path, stdin, decode)
 
 
 def read_references(
@@ -232,26 +237,8 @@ def _as_reference(
 
 def _read_settings_file(path: str | Path, stdin: BinaryIO | None, decode: Callable[[Any], T]) -> T:
     name = str(path)
-    if name != STDIN and not Path(name).is_file():
-        raise InvalidFile(name, None, "no such file")
-    raw = Source(name, stdin).read()
+    data = read_plain(name, stdin)
     try:
-        return decode(_settings_data(name, raw))
-    except InvalidEvent as error:
+        return decode(data)
+    except InvalidInput as error:
         raise InvalidFile(name, None, str(error)) from error
-
-
-def _settings_data(name: str, raw: bytes) -> Any:
-    """Parse by the suffix; JSON and YAML are told apart by trying where there is none."""
-    suffixes = Path(name).suffixes
-    try:
-        if ".toml" in suffixes:
-            return tomllib.loads(raw.decode("utf-8"))
-        if ".yaml" in suffixes or ".yml" in suffixes:
-            return yaml.safe_load(raw)
-        if ".json" in suffixes or raw.lstrip()[:1] in (b"{", b"["):
-            return parse(raw.removeprefix(b"\xef\xbb\xbf")).value
-        return yaml.safe_load(raw)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise InvalidFile(name, None, f"cannot be parsed: {problem}") from error

@@ -16,6 +16,7 @@
     │   │   ├── RunTooLong           over the limit of steps a run
     │   │   └── BeginningLost        an unnumbered step of a run whose beginning is gone
     │   ├── InvalidFile         a file, or one line of it
+    │   ├── InvalidAllowance    what a task allows contradicts itself or cannot be read
     │   └── InvalidSnapshot     stored state that does not fit; the log is folded instead
     ├── InvalidSettings         settings that contradict each other or are out of range
     ├── UnknownName             a profile, encoder or format nobody has registered
@@ -96,6 +97,36 @@ class InvalidFile(InvalidInput):
         self.path, self.line, self.problem = path, line, problem
         where = path if line is None else f"{path}:{line}"
         super().__init__(f"{where}: {problem}")
+
+
+class InvalidAllowance(InvalidInput):
+    """What a task allows contradicts itself, or one of its conditions cannot be read.
+
+    Parameters
+    ----------
+    problem : str
+        The whole message: task, tool, what is wrong, where, what to do.
+    task_id, tool : str
+        Whose allowance, and for which tool.
+    expression : str or None
+        The condition, where one is to blame.
+    line, column : int or None
+        1-based place in the condition, where it is known.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        task_id: str,
+        tool: str,
+        expression: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        self.task_id, self.tool, self.expression = task_id, tool, expression
+        self.line, self.column = line, column
+        super().__init__(problem)
 
 
 class InvalidSnapshot(InvalidInput):

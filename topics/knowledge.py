@@ -39,13 +39,27 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
+ID_CHARACTERS_MAX = 512
+STEPS_MAX = 512  # of a reference
+
+
 class ToolAnnotations(_Model):
     """MCP tool annotations: hints from the tool's server, not facts."""
 
-    read_only: bool | None = Field(default=None, alias="readOnlyHint")
-    destructive: bool | None = Field(default=None, alias="destructiveHint")
-    idempotent: bool | None = Field(default=None, alias="idempotentHint")
-    open_world: bool | None = Field(default=None, alias="openWorldHint")
+    read_only: bool | None = Field(
+        default=None, alias="readOnlyHint", description="The tool changes nothing."
+    )
+    destructive: bool | None = Field(
+        default=None,
+        alias="destructiveHint",
+        description="What it changes may be lost; true where this is missing.",
+    )
+    idempotent: bool | None = Field(
+        default=None, alias="idempotentHint", description="Calling it again changes nothing more."
+    )
+    open_world: bool | None = Field(
+        default=None, alias="openWorldHint", description="It deals with the world outside."
+    )
 
 
 def _no_annotations(value: object) -> object:
@@ -60,21 +74,40 @@ class ToolContract(_Model):
     the result for ``produces``; ``=tests_passed`` is a literal artifact id.
     """
 
-    name: Name
-    description: str | None = None
-    input_schema: dict[str, Any] | None = Field(default=None, alias="inputSchema")
-    annotations: Annotated[ToolAnnotations, BeforeValidator(_no_annotations)] = Field(
-        default_factory=ToolAnnotations
+    name: Name = Field(description="Name of the tool, as runs call it.")
+    description: str | None = Field(default=None, description="What the tool does, for people.")
+    input_schema: dict[str, Any] | None = Field(
+        default=None, alias="inputSchema", description="JSON Schema of the arguments."
+    )
+    annotations: Annotated[
+        ToolAnnotations,
+        BeforeValidator(_no_annotations, json_schema_input_type=ToolAnnotations | None),
+    ] = Field(
+        default_factory=ToolAnnotations,
+        description="Hints of the tool's own MCP server; what is written beside them wins.",
     )
     declared_effect: Literal["read", "write", "destructive"] | None = Field(
-        default=None, alias="effect"
+        default=None,
+        alias="effect",
+        description="What the tool can do to the world. Without it the annotations count, and "
+        "without these a tool is taken for destructive.",
     )
-    domain: str | None = None
-    external: bool | None = None
-    poll: bool = False
-    identity: tuple[str, ...] | None = None
-    produces: tuple[str, ...] = ()
-    consumes: tuple[str, ...] = ()
+    domain: str | None = Field(default=None, description="What the tool touches: mail, calendar.")
+    external: bool | None = Field(
+        default=None, description="Whether an effect reaches people or systems outside the house."
+    )
+    poll: bool = Field(
+        default=False, description="Whether calling it again and again is waiting, not a loop."
+    )
+    identity: tuple[str, ...] | None = Field(
+        default=None, description="Arguments that say what a call is about, such as an id."
+    )
+    produces: tuple[str, ...] = Field(
+        default=(), description="Paths to artifact ids in the result: id, items[*].id, =literal."
+    )
+    consumes: tuple[str, ...] = Field(
+        default=(), description="Paths to artifact ids in the arguments: order.id, =literal."
+    )
 
     @property
     def effect(self) -> Effect:
@@ -156,19 +189,34 @@ class Reference(_Model):
     """A known-good run of a task (``ontrack.references``)."""
 
     type: Literal["reference"] = "reference"
-    reference_id: Annotated[str, Field(min_length=1, max_length=512)]
+    reference_id: Annotated[str, Field(min_length=1, max_length=ID_CHARACTERS_MAX)]
     task_id: Annotated[str, Field(min_length=1, max_length=512)]
     provenance: Provenance = Provenance.MINED
     run_id: str | None = None
-    steps: tuple[ReferenceStep, ...] = Field(min_length=1, max_length=512)
+    steps: tuple[ReferenceStep, ...] = Field(min_length=1, max_length=STEPS_MAX)
     mined: Mined | None = None
+
+    @property
+    def names_only(self) -> bool:
+        """Whether it says which tools, and not on what.
+
+        As references made from contracts and those written down as lists of names do. A recorded
+        run without an argument did call its tools without one.
+        """
+        recorded = self.provenance in (Provenance.MINED, Provenance.GENERATED)
+        return not recorded and not any(step.args for step in self.steps)
 
 
 class StepBudget(_Model):
     """How many steps a task may take, and by which rule the number came about."""
 
-    rule: Literal["reference_plus", "median_plus_sd", "fixed"]
-    value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    rule: Literal["reference_plus", "median_plus_sd", "fixed"] = Field(
+        description="Where the number comes from: the reference's length plus three, the median "
+        "of passing runs plus two standard deviations, or a number someone chose."
+    )
+    value: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        description="Steps that a run may take."
+    )
 
 
 def _budget_from_number(value: object) -> object:
@@ -180,12 +228,30 @@ def _budget_from_number(value: object) -> object:
 class AllowedEffect(_Model):
     """An effectful call that a task may make, optionally under a condition on its arguments."""
 
-    tool: Name
-    when: str | None = None
+    tool: Name = Field(description="Name of the tool.")
+    when: str | None = Field(
+        default=None,
+        description="Condition in CEL over args, task (the task's vars) and seen(value). Without "
+        "it every call is allowed; several entries of one tool are alternatives.",
+    )
 
 
 def _allowed_from_name(value: object) -> object:
     return {"tool": value} if isinstance(value, str) else value
+
+
+_StepOrName = Annotated[
+    ReferenceStep, BeforeValidator(_step_from_name, json_schema_input_type=Name | ReferenceStep)
+]
+_BudgetOrNumber = Annotated[
+    StepBudget,
+    BeforeValidator(
+        _budget_from_number, json_schema_input_type=Annotated[float, Field(ge=0)] | StepBudget
+    ),
+]
+_AllowedOrName = Annotated[
+    AllowedEffect, BeforeValidator(_allowed_from_name, json_schema_input_type=Name | AllowedEffect)
+]
 
 
 class Task(_Model):
@@ -196,15 +262,40 @@ class Task(_Model):
     """
 
     type: Literal["task"] = "task"
-    id: Annotated[str, Field(min_length=1, max_length=512)]
-    references: tuple[
-        tuple[Annotated[ReferenceStep, BeforeValidator(_step_from_name)], ...], ...
-    ] = ()
-    step_budget: Annotated[StepBudget, BeforeValidator(_budget_from_number)] | None = None
-    allowed: tuple[Annotated[AllowedEffect, BeforeValidator(_allowed_from_name)], ...] | None = None
-    goals: tuple[Name, ...] = ()
-    cost_usd_max: Annotated[float, Field(ge=0)] | None = None
-    latency_s_max: Annotated[float, Field(ge=0)] | None = None
+    id: Annotated[str, Field(min_length=1, max_length=512)] = Field(
+        description="Id of the task, as runs name it in task_id."
+    )
+    references: tuple[tuple[_StepOrName, ...], ...] = Field(
+        default=(),
+        description="Known-good ways: each a list of steps, a step a tool's name or an object. "
+        "Several valid orders are several references.",
+    )
+    step_budget: _BudgetOrNumber | None = Field(
+        default=None, description="Steps that a run may take: a number, or with its rule."
+    )
+    allowed: tuple[_AllowedOrName, ...] | None = Field(
+        default=None,
+        description="Effectful calls that the task may make: names, or objects with a condition. "
+        "An empty list allows none; without the list nothing is reported.",
+    )
+    predicates: dict[Name, str] = Field(
+        default_factory=dict,
+        description="By tool: a condition in CEL that its calls have to meet besides. The tool "
+        "has to be allowed.",
+    )
+    vars: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What conditions see as task: the requester, the participants.",
+    )
+    goals: tuple[Name, ...] = Field(
+        default=(), description="Tools or artifacts that the task comes down to."
+    )
+    cost_usd_max: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Ceiling of a run's cost in US dollars."
+    )
+    latency_s_max: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Ceiling of a run's duration in seconds."
+    )
 
     @model_validator(mode="after")
     def _no_empty_reference(self) -> Task:
@@ -213,6 +304,17 @@ class Task(_Model):
                 raise ValueError(
                     f"reference {index} of task {self.id!r} has no steps; "
                     "leave it out or name at least one tool"
+                )
+            # What a written reference could not be would be found out when a run begins: any run.
+            if len(reference) > STEPS_MAX:
+                raise ValueError(
+                    f"reference {index} of task {self.id!r} has {len(reference)} steps; "
+                    f"expected at most {STEPS_MAX}"
+                )
+            if len(f"{self.id}/{index}") > ID_CHARACTERS_MAX:
+                raise ValueError(
+                    f"the id of a task with references has {len(self.id)} characters; its "
+                    f"references are called ID/0 and so on, in {ID_CHARACTERS_MAX} at most"
                 )
         return self
 

@@ -130,8 +130,31 @@ class Decision(_Record):
     engine: str
 
 
+class ExtraCalls(_Record):
+    """Calls over budget, by kind; together they are all of them."""
+
+    recovery: int
+    redundant_repeat: int
+    exploration: int
+
+
+class UnsafeCall(_Record):
+    """A call with an effect that the task does not allow; arguments only as their digest."""
+
+    seq: int
+    tool: str
+    effect: str
+    args_sha256: str
+    reason: str
+
+
 class Scorecard(_Record):
-    """A finished run (``ontrack.scorecards``). ``id`` is ``run_id:end``."""
+    """A finished run (``ontrack.scorecards``). ``id`` is ``run_id:end``.
+
+    ``best_reference`` is the one that the alignment ends at, ``covered_reference`` the one whose
+    calls were made in order as far as ``reference_coverage`` says. ``unsafe_actions`` is null
+    where the task does not say what it allows; ``unsafe_count`` counts those left out, too.
+    """
 
     type: Literal["scorecard"] = "scorecard"
     id: str
@@ -149,6 +172,18 @@ class Scorecard(_Record):
     final_converged: bool | None = None
     final_coverage: float | None = None
     best_reference: str | None = None
+    reference_coverage: float | None = None
+    covered_reference: str | None = None
+    missing_steps: tuple[str, ...] = ()
+    step_budget: int | None = None
+    budget_rule: str | None = None
+    over_budget_by: int | None = None
+    repeat_ratio: float | None = None
+    extras: ExtraCalls | None = None
+    unsafe_actions: tuple[UnsafeCall, ...] | None = None
+    unsafe_count: int | None = None
+    latency_s: float | None = None
+    defects: tuple[str, ...] = ()
     verdicts: dict[str, int]
     interventions: dict[str, int]
     cost_usd: float | None = None
