@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ontrack.operators import gate, identity
+from ontrack.operators import allowance, gate, identity
 from ontrack.operators.findings import gate_authority
 from ontrack.operators.gate import GateAnswer
 from ontrack.operators.judging import Knowledge, provenance_of
 from ontrack.operators.ledger import LedgerState
 from ontrack.operators.prefix import Hops
 from ontrack.operators.profiles import Profile
+from ontrack.operators.scoring_unsafe import seen_in
 from ontrack.operators.sightings import SeenValues
 from ontrack.operators.transport import TransportState
 from ontrack.operators.vectors import StepVectors
@@ -61,6 +62,28 @@ def ask(
     text = f"this run was halted; {call.tool} may not run any more"
     halted = Reason(signal="halted", value=1.0, threshold=1.0, text=text)
     return replace(answer, decision="block", reasons=(halted, *answer.reasons), best=None)
+
+
+def within_allowance(
+    knowledge: Knowledge, seen: SeenValues, call: Call, answer: GateAnswer
+) -> GateAnswer:
+    """Block a call that the run's task does not allow, whatever else speaks for it.
+
+    The scorecard reads the same allowance after the call has run.
+
+    Parameters
+    ----------
+    seen
+        Values in the run's results so far.
+    """
+    allowed = None if knowledge.plan is None else knowledge.plan.allowance
+    if allowed is None:
+        return answer
+    breach = allowance.check(allowed, knowledge.contracts.get(call.tool), call, seen_in(seen))
+    if breach is None:
+        return answer
+    reason = Reason(signal="allowance", value=1.0, threshold=1.0, text=breach.reason)
+    return replace(answer, decision="block", reasons=(reason, *answer.reasons), best=None)
 
 
 def _ask(

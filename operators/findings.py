@@ -9,6 +9,8 @@ from ontrack.operators.gate import GateAnswer
 from ontrack.operators.loop import LoopSignal
 from ontrack.operators.orphans import OrphanSignal
 from ontrack.operators.repeats import RepeatKind, RepeatLevel, RepeatSignal
+from ontrack.operators.scoring import PathSignal
+from ontrack.operators.scoring_plan import TaskPlan
 from ontrack.operators.selftest import SelfTest
 from ontrack.operators.stall import StallParams, StallSignal
 from ontrack.operators.strategy import StrategyParams, StrategySignal
@@ -23,6 +25,7 @@ class Signals:
 
     ``provenance`` is that of the reference aligned best, ``gate_provenance`` that of the one the
     gate compared with: before the step they can differ. ``selftest`` is that of the references.
+    ``path`` is what the step adds to the scorecard, ``plan`` what that is measured against.
     ``arguments`` is their text where reasons may quote it.
     """
 
@@ -40,6 +43,8 @@ class Signals:
     provenance: Provenance | None = None
     gate_provenance: Provenance | None = None
     selftest: SelfTest | None = None
+    path: PathSignal | None = None
+    plan: TaskPlan | None = None
     arguments: str | None = None
 
 
@@ -236,3 +241,58 @@ def of_strategy(params: StrategyParams, signals: Signals) -> list[Finding]:
     # The losses come from the coupling, so this too needs the converged solve.
     authority = authority_of(signals.provenance)
     return [Finding(VerdictName.WARN, reason, strategy.changed, authority, True)]
+
+
+def of_path(signals: Signals) -> list[Finding]:
+    """Find what the task's own rules say against a step: its allowance, its budget, its ceilings.
+
+    Someone wrote these rules down, so they need no reference. A destructive call outside of the
+    allowance stops the run, any other is worth a look. A budget that nobody declared, such as a
+    reference's length and a margin, stands in the scorecard and warns nobody.
+    """
+    path, plan, here = signals.path, signals.plan, (signals.seq,)
+    if path is None or plan is None:
+        return []
+    found = []
+    if path.unsafe is not None:
+        reason = Reason(signal="allowance", value=1.0, threshold=1.0, text=path.unsafe.reason)
+        stops = path.unsafe.response == "stop"
+        found.append(
+            Finding(
+                VerdictName.BLOCK if stops else VerdictName.WARN,
+                reason,
+                here,
+                Authority.INTERVENE,
+                wanted=InterventionName.HALT if stops else None,
+            )
+        )
+    for reason in _over_limits(path, plan):
+        found.append(Finding(VerdictName.WARN, reason, here, Authority.INTERVENE))
+    return found
+
+
+def _over_limits(path: PathSignal, plan: TaskPlan) -> list[Reason]:
+    """Say which of the task's declared limits a run is over."""
+    found, budget = [], plan.budget
+    if plan.budget_declared and budget is not None and path.over_budget_by:
+        steps = budget.steps + path.over_budget_by
+        text = f"step {steps} of a budget of {budget.steps} ({budget.text}); finish or ask for help"
+        found.append(
+            Reason(
+                signal="step_budget",
+                value=float(steps),
+                threshold=float(budget.steps),
+                text=text,
+            )
+        )
+    if path.late and plan.latency_s_max is not None:
+        text = f"the run takes longer than the {plan.latency_s_max:g} s that its task may take"
+        found.append(
+            Reason(signal="latency", value=path.latency_s, threshold=plan.latency_s_max, text=text)
+        )
+    if path.costly and plan.cost_usd_max is not None:
+        text = f"the run costs more than the {plan.cost_usd_max:g} USD that its task may cost"
+        found.append(
+            Reason(signal="cost", value=path.cost_usd, threshold=plan.cost_usd_max, text=text)
+        )
+    return found

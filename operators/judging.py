@@ -14,6 +14,7 @@ from ontrack.operators.exploration import ExplorationParams, ExplorationState
 from ontrack.operators.findings import Finding, Signals, authority_of
 from ontrack.operators.profiles import Profile
 from ontrack.operators.references import ReferenceSet
+from ontrack.operators.scoring_plan import TaskPlan
 from ontrack.operators.selftest import SelfTest
 from ontrack.operators.strategy import StrategyState
 from ontrack.operators.values import ReferenceValues
@@ -24,13 +25,15 @@ from ontrack.topics.knowledge import Provenance, ToolContract
 class Knowledge:
     """What a run is compared with, fixed at its first event.
 
-    ``values`` and ``selftest`` belong to the references.
+    ``values`` and ``selftest`` belong to the references. ``plan`` is what the path is scored
+    against; None where paths are not scored.
     """
 
     contracts: Mapping[str, ToolContract] = field(default_factory=dict)
     references: ReferenceSet | None = None
     values: ReferenceValues | None = None
     selftest: SelfTest | None = None
+    plan: TaskPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def findings_of(
     profile: Profile, signals: Signals, lifecycle: ExplorationParams | None
 ) -> list[Finding]:
     """Collect what all operators have found at a step."""
-    found = findings.of_gate(signals)
+    found = findings.of_path(signals) + findings.of_gate(signals)
     if lifecycle is not None:
         found += findings.of_exploration(lifecycle, signals)
     found += findings.of_loop(signals)

@@ -20,6 +20,7 @@ from ontrack.operators.orphans import OrphanParams
 from ontrack.operators.prefix import PrefixParams
 from ontrack.operators.ranking import RankParams
 from ontrack.operators.repeats import RepeatParams
+from ontrack.operators.scoring_plan import ScoringParams
 from ontrack.operators.selftest import SelfTestParams
 from ontrack.operators.sightings import SightingParams
 from ontrack.operators.stall import StallParams
@@ -67,6 +68,7 @@ class Profile:
     identity: IdentityParams | None = None
     orphans: OrphanParams | None = None
     selftest: SelfTestParams | None = None
+    scoring: ScoringParams | None = None
     exploration: ExplorationParams | None = ExplorationParams()
     strategy: StrategyParams | None = StrategyParams()
     gate: GateParams = GateParams()
@@ -121,6 +123,7 @@ def default(encoder_name: str = "") -> Profile:
         identity=IdentityParams(),
         orphans=OrphanParams(),
         selftest=SelfTestParams(),
+        scoring=ScoringParams(),
         exploration=None,
         strategy=None,
         abort=None,

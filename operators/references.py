@@ -145,8 +145,8 @@ def compile_references(
             of_cell[:, cell] = vectors[position : position + 3]
             has_action[cell] = bool(step.action)
             calls[cell] = step.tool, step.args
-            if reference.provenance is Provenance.AXIOMATIC and not step.args:
-                silent.append(cell)  # contracts say which tools, not on what
+            if reference.names_only:
+                silent.append(cell)
             position += 3
     actions, arguments, results = of_cell
     return ReferenceSet(

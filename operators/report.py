@@ -6,9 +6,11 @@ of a float.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ontrack.operators.gate import GateAnswer
+from ontrack.operators.scoring import PathScore
 from ontrack.operators.transport import Alignment, Final
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, RunEnded
@@ -19,6 +21,7 @@ from ontrack.topics.verdicts import (
     InterventionName,
     Reason,
     Scorecard,
+    UnsafeCall,
     Verdict,
     VerdictName,
 )
@@ -227,6 +230,7 @@ def scorecard(
     flags: tuple[str, ...],
     final: Final | None,
     best_reference: str | None,
+    path: PathScore | None = None,
 ) -> Scorecard:
     """Build the record of a finished run."""
     run_id, task_id, agent, tenant = identity
@@ -246,6 +250,7 @@ def scorecard(
         final_converged=None if final is None else final.converged,
         final_coverage=None if final is None else rounded(final.coverage),
         best_reference=best_reference,
+        **_path_figures(path),
         verdicts=verdicts,
         interventions=interventions,
         cost_usd=rounded(cost_usd),
@@ -253,6 +258,41 @@ def scorecard(
         profile=stamp.profile,
         settings=stamp.settings,
         engine=stamp.engine,
+    )
+
+
+def _path_figures(path: PathScore | None) -> dict[str, Any]:
+    """Return the figures of the path under the names they have in a scorecard."""
+    if path is None:
+        return {}
+    return {
+        "reference_coverage": rounded(path.reference_coverage),
+        "covered_reference": path.best_reference,
+        "missing_steps": path.missing_steps,
+        "step_budget": path.step_budget,
+        "budget_rule": path.budget_rule,
+        "over_budget_by": path.over_budget_by,
+        "repeat_ratio": rounded(path.repeat_ratio),
+        "extras": None if path.extras is None else asdict(path.extras),
+        "unsafe_actions": _unsafe(path),
+        "unsafe_count": path.unsafe_count if path.unsafe_checked else None,
+        "latency_s": rounded(path.latency_s),
+        "defects": path.defects,
+    }
+
+
+def _unsafe(path: PathScore) -> tuple[UnsafeCall, ...] | None:
+    if not path.unsafe_checked:
+        return None
+    return tuple(
+        UnsafeCall(
+            seq=action.seq,
+            tool=action.tool,
+            effect=action.effect,
+            args_sha256=action.args_sha256,
+            reason=cut(action.reason) or "",
+        )
+        for action in path.unsafe_actions
     )
 
 

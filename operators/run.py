@@ -16,10 +16,17 @@ from rpds import HashTrieMap
 from ontrack.operators import (
     abort,
     prefix,
+    scoring,
     transport,
 )
 from ontrack.operators.admission import Admission
-from ontrack.operators.asking import Standing, ask, authority_of_answer, needs_asking
+from ontrack.operators.asking import (
+    Standing,
+    ask,
+    authority_of_answer,
+    needs_asking,
+    within_allowance,
+)
 from ontrack.operators.canonical import call_sha256
 from ontrack.operators.judging import Judged, Knowledge, judge, settled
 from ontrack.operators.profiles import Profile
@@ -36,7 +43,7 @@ from ontrack.operators.sensing import Sensed, sense
 from ontrack.operators.state import RunState
 from ontrack.operators.vectors import StepVectors
 from ontrack.operators.verdict import VerdictOutput
-from ontrack.topics.events import Agent, Event, Proposal, RunEnded, Step
+from ontrack.topics.events import Agent, Event, Proposal, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import (
     Decision,
     Intervention,
@@ -51,6 +58,9 @@ def start(
 ) -> RunState:
     """Open a run at its first event, which the broker appended at ``time_ms``."""
     references = knowledge.references
+    scored = scoring.start(knowledge.plan) if knowledge.plan else scoring.ScoringState()
+    if isinstance(event, RunStarted):
+        scored = scoring.clock(scored, event)
     return RunState(
         run_id=event.run_id,
         stamp=stamp,
@@ -61,6 +71,27 @@ def start(
         parent_run_id=event.parent_run_id,
         started_ms=time_ms,
         transport=None if references is None else transport.start(references),
+        scoring=scored,
+    )
+
+
+def rename(
+    state: RunState, event: RunStarted, knowledge: Knowledge, time_ms: int | None
+) -> RunState:
+    """Make a run, before its first step, one of the task that its start names only now.
+
+    What is known besides stays: who started it, and that it was halted.
+    """
+    begun = start(state.stamp, event, knowledge, time_ms)
+    return replace(
+        state,
+        task_id=begun.task_id,
+        agent=begun.agent or state.agent,
+        tenant=begun.tenant or state.tenant,
+        started_ms=begun.started_ms,
+        knowledge=begun.knowledge,
+        transport=begun.transport,
+        scoring=scoring.clock(replace(begun.scoring, totals=state.scoring.totals), event),
     )
 
 
@@ -146,6 +177,7 @@ def propose(
     """Answer a proposal against the run as it stands; the run itself is left as it is."""
     standing = replace(_standing(state), halted=state.abort.halted)
     answer = ask(profile, state.knowledge, standing, proposal, vectors)
+    answer = within_allowance(state.knowledge, state.scoring.values, proposal, answer)
     authority = authority_of_answer(state.knowledge, answer)
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(
@@ -185,7 +217,16 @@ def end(profile: Profile, state: RunState, event: RunEnded) -> Scorecard:
         state.flags,
         final,
         best,
+        _path(profile, state, event),
     )
+
+
+def _path(profile: Profile, state: RunState, event: RunEnded) -> scoring.PathScore | None:
+    """Return the figures of the path, where paths are scored."""
+    plan = state.knowledge.plan
+    if profile.scoring is None or plan is None:
+        return None
+    return scoring.finish(profile.scoring, plan, scoring.clock(state.scoring, event))
 
 
 def halt_by_parent(state: RunState, parent_run_id: str) -> tuple[RunState, Intervention]:

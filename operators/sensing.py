@@ -25,6 +25,7 @@ from ontrack.operators import (
     prefix,
     ranking,
     repeats,
+    scoring,
     stall,
     transport,
 )
@@ -56,6 +57,7 @@ class Moved(NamedTuple):
     ranking: ranking.RankState | None
     orphans: orphans.OrphanState
     values: SeenValues
+    scoring: scoring.ScoringState
     loop: loop.LoopState
     gain: gain.GainState
     stall: stall.StallState
@@ -104,6 +106,7 @@ def sense(
     ranked, rank = _rank(profile, state, aligned, alignment, event, vectors)
     vital = _vital_signs(profile, state, seq, event, vectors, contract, alignment)
     strayed, values, orphan = _compare(profile, state, seq, event, row)
+    scored, path = _score(profile, state, seq, event, contract)
     moved = Moved(
         entered,
         graph,
@@ -111,6 +114,7 @@ def sense(
         ranked,
         strayed,
         values,
+        scored,
         vital.loop,
         vital.gain,
         vital.stall,
@@ -127,6 +131,8 @@ def sense(
         alignment=alignment,
         orphan=orphan,
         selftest=known.selftest,
+        path=path,
+        plan=known.plan,
         arguments=value_text(event.args, _SHOWN_CHARACTERS) if profile.show_arguments else None,
     )
     return Sensed(moved, delta, signals, rank)
@@ -217,6 +223,16 @@ def _compare(
     trusted = identity.is_known(profile.values, known.contracts, known.values, state.values, event)
     values = see(profile.sightings, state.values, seq, event.tool, event.result, trusted)
     return strayed, values, signal
+
+
+def _score(
+    profile: Profile, state: RunState, seq: int, event: Step, contract: ToolContract | None
+) -> tuple[scoring.ScoringState, scoring.PathSignal | None]:
+    """Add the step to the scorecard, where paths are scored."""
+    plan = state.knowledge.plan
+    if profile.scoring is None or plan is None:
+        return state.scoring, None
+    return scoring.step(profile.scoring, plan, state.scoring, seq, event, contract)
 
 
 @dataclass(slots=True)

@@ -27,6 +27,9 @@ from ontrack.operators import (
     prefix,
     ranking,
     repeats,
+    scoring,
+    scoring_extras,
+    scoring_totals,
     stall,
     strategy,
     transport,
@@ -65,6 +68,10 @@ _TYPES: tuple[type, ...] = (
     exploration.Pending,
     strategy.StrategyState,
     abort.AbortState,
+    scoring.ScoringState,
+    scoring_extras.CallMemory,
+    scoring_extras.Extras,
+    scoring_totals.Totals,
 )
 _NUMBER_OF = {kind: number for number, kind in enumerate(_TYPES)}
 _NOT_STORED = {"knowledge"}
@@ -158,11 +165,12 @@ def unseal(sealed: bytes) -> tuple[Any, ...]:
 
 
 def _check_fit(state: RunState, knowledge: Knowledge) -> None:
-    """Refuse a coupling that was made with other references than those at hand."""
+    """Refuse a coupling or pointers that were made with other references than those at hand."""
     held, references = state.transport, knowledge.references
+    paths = () if knowledge.plan is None else knowledge.plan.paths
     wanted = None if references is None else references.arrays.nu.shape
     found = None if held is None else (held.cost.shape[0], held.cost.shape[2])
-    if found != wanted:
+    if found != wanted or len(state.scoring.pointers) != len(paths):
         raise InvalidSnapshot(
             "the snapshot was made with other references; the run is folded from the log"
         )

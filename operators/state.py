@@ -22,6 +22,7 @@ from ontrack.operators import (
 )
 from ontrack.operators.judging import Knowledge
 from ontrack.operators.report import Stamp
+from ontrack.operators.scoring import ScoringState
 from ontrack.operators.sightings import SeenValues
 from ontrack.topics.events import Agent
 
@@ -66,6 +67,7 @@ class RunState:
     ranking: ranking.RankState | None = None
     orphans: orphans.OrphanState = field(default_factory=orphans.OrphanState)
     values: SeenValues = field(default_factory=SeenValues)
+    scoring: ScoringState = field(default_factory=ScoringState)
     loop: loop.LoopState = field(default_factory=loop.LoopState)
     gain: gain.GainState = field(default_factory=gain.GainState)
     stall: stall.StallState = field(default_factory=stall.StallState)

@@ -16,7 +16,7 @@ from ontrack.operators.limits import require
 from ontrack.operators.paths import canonical_value, is_free_text, plain_path, scalars
 from ontrack.operators.sightings import SeenValues, SightingParams, find, see
 from ontrack.topics.events import Call
-from ontrack.topics.knowledge import Provenance, Reference, ToolContract
+from ontrack.topics.knowledge import Reference, ToolContract
 
 Place = tuple[str, str]
 GIVEN = 0
@@ -114,7 +114,8 @@ class ReferenceValues:
         Where the references' values at a place came from: place, then key of a place in an
         earlier result (:func:`source_key`), then bit mask.
     silent
-        References that name tools and no values: those made from contracts alone.
+        References that name tools and no values: made from contracts alone, or written down as a
+        list of names.
     """
 
     count: int
@@ -150,12 +151,7 @@ def compile_values(
                 if value is not None:
                     anywhere[value] = anywhere.get(value, 0) | bit
             seen = see(params.sightings, seen, place, step.tool, step.result)
-    silent = sum(
-        1 << index
-        for index, reference in enumerate(references)
-        if reference.provenance is Provenance.AXIOMATIC
-        and not any(step.args for step in reference.steps)
-    )
+    silent = sum(1 << index for index, reference in enumerate(references) if reference.names_only)
     return ReferenceValues(len(references), tools, by_place, anywhere, sources, silent)
 
 

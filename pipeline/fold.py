@@ -304,7 +304,9 @@ class Fold:
         if isinstance(event, RunStarted):
             if known.highest < 0 and known.task_id is None and event.task_id is not None:
                 # Nothing has been judged yet: take the task that the first event did not name.
-                known = self._start(event, record.timestamp_ms)
+                time_ms = record.timestamp_ms
+                knowledge = self.library.knowledge(event.task_id, event.run_id, time_ms)
+                known = run.rename(known, event, knowledge, time_ms)
             state.runs[event.run_id] = known
             return said
         if isinstance(event, RunEnded):

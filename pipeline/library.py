@@ -14,10 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from ontrack.operators import selftest
+from ontrack.operators.allowance import compile_allowance
 from ontrack.operators.judging import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
 from ontrack.operators.references import choose, compile_references, texts, tools_of
+from ontrack.operators.scoring_coverage import ReferencePath
+from ontrack.operators.scoring_plan import TaskPlan, compile_plan
 from ontrack.operators.selftest import SelfTest, limited, pooled
 from ontrack.operators.values import compile_values
 from ontrack.pipeline.encoders import CachedEncoder
@@ -48,6 +51,8 @@ class _Current(Generic[Item]):
 # its index there.
 _ReferenceVersion = tuple[int, int]
 _SetKey = tuple[tuple[int, int], tuple[_ReferenceVersion, ...]]
+_WITHOUT_REFERENCES: dict[str, object] = {"references": (), "allowed": None, "predicates": {}}
+_PlanKey = tuple[str | None, tuple[_ReferenceVersion, ...]]
 
 
 class _Shelf(Generic[Item]):
@@ -139,7 +144,15 @@ class Library:
         self._changed()
 
     def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
-        """Publish a task with its written references, or withdraw it (None)."""
+        """Publish a task with its written references, or withdraw it (None).
+
+        Raises
+        ------
+        InvalidAllowance
+            What it allows cannot be compiled; the version before it stands.
+        """
+        if item is not None:
+            compile_allowance(item, {})
         redacted = None if item is None else self._redaction.task(item)
         self._tasks.put(key, redacted, published_ms)
         self._changed()
@@ -150,13 +163,20 @@ class Library:
         contracts: Iterable[ToolContract] = (),
         tasks: Iterable[Task] = (),
     ) -> None:
-        """Publish many items as known from the start."""
+        """Publish many items as known from the start.
+
+        Raises
+        ------
+        InvalidAllowance
+            What a task allows cannot be compiled.
+        """
         for reference in references:
             redacted = self._redaction.reference(reference)
             self._references.put(reference.reference_id, redacted, ALWAYS)
         for contract in contracts:
             self._contracts.put(contract.name, contract, ALWAYS)
         for task in tasks:
+            compile_allowance(task, {})
             self._tasks.put(task.id, self._redaction.task(task), ALWAYS)
         self._changed()
 
@@ -164,13 +184,42 @@ class Library:
         """Return what a run is compared with whose first event has this time."""
         view = self._view(time_ms)
         chosen = self._chosen(view, task_id, run_id)
+        plan = self._plan(view, task_id, chosen)
         if not chosen:
-            return Knowledge(view.contracts)
-        known = self._compiled(view, chosen)
+            return Knowledge(view.contracts, plan=plan)
+        known = replace(self._compiled(view, chosen), plan=plan)
         if known.selftest is None or self._profile.selftest is None:
             return known
         pool = (self._pooled_with or self)._pool(tools_of(chosen), time_ms)
         return replace(known, selftest=limited(known.selftest, pool))
+
+    def _plan(
+        self, view: _View, task_id: str | None, chosen: tuple[Reference, ...]
+    ) -> TaskPlan | None:
+        """Return what the path of a run is scored against."""
+        if self._profile.scoring is None:
+            return None
+        key = task_id, tuple(view.versions[id(reference)] for reference in chosen)
+        plan = view.plans.get(key)
+        if plan is None:
+            task = None if task_id is None else view.tasks.get(task_id)
+            plan = view.plans[key] = replace(
+                compile_plan(
+                    self._profile.scoring,
+                    # Its references are among the chosen ones, as far as they are usable.
+                    None if task is None else task.model_copy(update=_WITHOUT_REFERENCES),
+                    view.contracts,
+                    [ReferencePath.of(reference) for reference in chosen],
+                ),
+                task_id=task_id,
+                # Contracts and tasks come independently of each other: a condition on an argument
+                # that the tool has not is no reason to stop here, it merely never holds.
+                allowance=None if task is None else compile_allowance(task, {}),
+                # Whoever writes orders down in a task means all of them; a recorded run is one of
+                # many, and a step in another place is not a missing one.
+                reviewed=all(_is_written(view.versions[id(item)]) for item in chosen),
+            )
+        return plan
 
     def pool_with(self, other: Library) -> None:
         """Judge the self-tests by another library's, for a library that holds a single task."""
@@ -275,13 +324,20 @@ class Library:
         return view
 
 
+def _is_written(version: _ReferenceVersion) -> bool:
+    """Tell whether a reference is written in its task."""
+    return version[1] >= 0
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     contracts_mark: tuple[int, int]
     contracts: Mapping[str, ToolContract]
     by_task: Mapping[str, tuple[Reference, ...]]
     versions: Mapping[int, _ReferenceVersion]  # by the identity of the objects in by_task
+    tasks: Mapping[str, Task]
     pools: dict[frozenset[str], SelfTest | None] = field(default_factory=dict)
+    plans: dict[_PlanKey, TaskPlan] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -305,4 +361,5 @@ class _View:
             {name: version.item for name, version in contracts.as_of(epoch).items()},
             {task_id: tuple(found) for task_id, found in by_task.items()},
             versions,
+            {task_id: version.item for task_id, version in tasks.as_of(epoch).items()},
         )

@@ -93,12 +93,25 @@ def line(output: Output) -> str:
         score = "" if output.final_score is None else f", final score {output.final_score:.3f}"
         return (
             f"{_plain(output.run_id, 28):28}  end  {output.outcome}: {output.steps} steps{score}"
-            f" ({verdicts or 'no steps'})"
+            f" ({verdicts or 'no steps'}){_path(output)}"
         )
     assert isinstance(output, DeadLetter)
     label = click.style("dead letter", fg="red")
     what = f"{output.error.name}: {_plain(output.error.text, 200)}"
     return f"{label} {_plain(output.topic, 120)}:{output.offset}  {what}"
+
+
+def _path(card: Scorecard) -> str:
+    """Say what is wrong with the path: what a task's own rules were not kept by."""
+    said = {
+        "missing_reference_step": f"missing {', '.join(card.missing_steps[:3])}",
+        "over_step_budget": f"{card.over_budget_by} over a budget of {card.step_budget}",
+        "unsafe_action": f"{card.unsafe_count} unsafe",
+        "over_latency": f"took {card.latency_s or 0.0:.1f} s",
+        "over_cost": f"cost {card.cost_usd or 0.0:.2f} USD",
+    }
+    told = [said.get(defect, defect) for defect in card.defects]
+    return click.style(f" path: {_plain('; '.join(told), 120)}", fg="yellow") if told else ""
 
 
 def _place(output: Verdict | Intervention | Decision) -> str:
