@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     AnyFigure = Figure | on_a_broker.Figure
 
 
+_PM4PY = "pip install pm4py (AGPL: in an environment of its own, not where a product is built)"
+
+
 @click.group(name="bench")
 def command() -> None:
     """Measure the engine on this machine."""
@@ -64,6 +67,96 @@ def step(as_json: bool, seconds: float) -> None:
             click.echo(json.dumps({"type": "figure", "bench": "step"} | _rounded(figure)))
     else:
         _show(machine, figures)
+
+
+@command.command(name="vital")
+@json_option
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Recorded runs in any supported format; may be given again.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How long to measure.",
+)
+def vital(as_json: bool, corpora: tuple[str, ...], seconds: float) -> None:
+    """Time the vital signs alone on recorded events, beside PM4Py's online alignments.
+
+    They take turns in this process, on the same events: the vital signs on real arguments and
+    results, the alignments on the names of tools. Profile `default`, unless ONTRACK_PROFILE says
+    otherwise.
+    """
+    one_blas_thread()  # before anything imports numpy
+    from ontrack.pipeline.bench.clock import measure
+    from ontrack.pipeline.bench.vitals import ALIGNED, contestants
+    from ontrack.pipeline.evaluation.corpus import read_corpora
+    from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.settings import load_settings
+
+    settings = load_settings()
+    set_up_logging("warning", settings.log_json)
+    recordings = read_corpora(corpora, limits=settings.limits, redaction=settings.redaction)
+    click.echo("making the models …", err=True)
+    taking_part = contestants(settings, recordings)
+    if ALIGNED not in {each.name for each in taking_part}:
+        click.echo(f"PM4Py is not installed, so it is left out: {_PM4PY}", err=True)
+    machine = machine_facts() | {"profile": settings.profile}
+    if as_json:
+        click.echo(json.dumps({"type": "machine"} | machine))
+    else:
+        click.echo(f"measuring for {seconds:g} s …", err=True)
+    figures = measure(taking_part, seconds)
+    if as_json:
+        for figure in figures:
+            click.echo(json.dumps({"type": "figure", "bench": "vital"} | _rounded(figure)))
+    else:
+        _table(
+            machine,
+            figures,
+            "The vital signs of one step, in µs",
+            "ratio: p50 divided by that of the row named beside it, on the same corpus",
+        )
+
+
+@command.command(name="distance")
+@json_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How long to measure.",
+)
+def distance(as_json: bool, seconds: float) -> None:
+    """Time the trajectory distance at 300 steps in all schemes, beside the public metric of ek.
+
+    They take turns in this process, on the same runs; docs/distance.md says where they agree.
+    """
+    one_blas_thread()  # before anything imports numpy
+    from ontrack.pipeline.bench.clock import measure
+    from ontrack.pipeline.bench.distances import contestants, yardstick
+
+    if yardstick() is None:
+        click.echo("ek is not installed, so it is left out: pip install ek", err=True)
+    machine = machine_facts()
+    if as_json:
+        click.echo(json.dumps({"type": "machine"} | machine))
+    else:
+        click.echo(f"measuring for {seconds:g} s …", err=True)
+    figures = measure(contestants(), seconds)
+    if as_json:
+        for figure in figures:
+            click.echo(json.dumps({"type": "figure", "bench": "distance"} | _rounded(figure)))
+    else:
+        caption = "ratio: p50 divided by ours of the same scheme"
+        _table(machine, figures, "Trajectory distance, in µs", caption)
 
 
 def _rounded(figure: AnyFigure) -> dict[str, Any]:
