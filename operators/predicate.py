@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -93,10 +93,14 @@ class Predicate:
     """
 
     expression: str
-    program: cel.Expression
+    program: cel.Expression = field(compare=False)
     arguments: Mapping[str, int] | None
     variables: Mapping[str, int] | None
     bounds: Bounds
+
+    def __reduce__(self) -> tuple[Callable[[str], Predicate], tuple[str]]:
+        """Copy by compiling anew: the library's program cannot be copied."""
+        return compile_predicate, (self.expression,)
 
 
 class Answer(NamedTuple):

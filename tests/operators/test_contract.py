@@ -49,6 +49,8 @@ from ontrack.operators import (
     ranking,
     repeats,
     run,
+    scoring,
+    scoring_plan,
     selftest,
     sightings,
     staleness,
@@ -64,11 +66,13 @@ from ontrack.operators.gain import GainParams
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
 from ontrack.operators.orphans import OrphanParams
+from ontrack.operators.predicate import Predicate
 from ontrack.operators.prefix import PrefixParams
 from ontrack.operators.profiles import Profile, default, paper
 from ontrack.operators.ranking import RankParams, RankWeights
 from ontrack.operators.references import compile_references, texts
 from ontrack.operators.repeats import RepeatParams
+from ontrack.operators.scoring_coverage import ReferencePath
 from ontrack.operators.sightings import SightingParams
 from ontrack.operators.stall import StallParams
 from ontrack.operators.state import RunState
@@ -76,7 +80,7 @@ from ontrack.operators.strategy import StrategyParams
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.topics.errors import RunTooLong
 from ontrack.topics.events import RunEnded, Step
-from ontrack.topics.knowledge import Reference, ReferenceStep, ToolContract
+from ontrack.topics.knowledge import AllowedEffect, Reference, ReferenceStep, Task, ToolContract
 from tests import strategies
 from tests.operators.lab import SIX_STEPS, Lab, embed, foreign, reference_of, step_of
 
@@ -103,6 +107,12 @@ SMALL_DEFAULT = replace(
     orphans=OrphanParams(window=3, remembered_max=4),
     sightings=SightingParams(records_max=16, values_per_result_max=4),
     abort=SMALL.abort,
+    scoring=scoring_plan.ScoringParams(
+        calls_max=5,
+        tools_max=4,
+        unsafe_max=2,
+        sightings=SightingParams(records_max=16, values_per_result_max=4),
+    ),
     steps_max=SMALL.steps_max,
 )
 CONTRACTS = {
@@ -122,6 +132,19 @@ assert SMALL_DEFAULT.identity is not None
 assert SMALL_DEFAULT.orphans is not None
 assert SMALL_DEFAULT.ranking is not None
 assert SMALL_DEFAULT.repeats is not None
+assert SMALL_DEFAULT.scoring is not None
+PLAN = scoring_plan.compile_plan(
+    SMALL_DEFAULT.scoring,
+    Task(
+        id="task",
+        step_budget=3,  # type: ignore[arg-type]
+        allowed=(AllowedEffect(tool="edit_file", when="seen(args.path)"),),
+        cost_usd_max=0.1,
+        latency_s_max=1,
+    ),
+    CONTRACTS,
+    [ReferencePath.of(reference) for reference in REFERENCES.references],
+)
 SELF_TEST_OF = (
     SMALL_DEFAULT.selftest,
     SMALL_DEFAULT.values,
@@ -134,7 +157,8 @@ SELF_TEST_OF = (
 )
 BEGIN_DEFAULT = replace(
     BEGIN,
-    knowledge=judging.Knowledge(CONTRACTS, REFERENCES, VALUES, selftest.run(*SELF_TEST_OF)),
+    knowledge=judging.Knowledge(CONTRACTS, REFERENCES, VALUES, selftest.run(*SELF_TEST_OF), PLAN),
+    scoring=scoring.start(PLAN),
 )
 
 
@@ -357,6 +381,16 @@ def sightings_sizes(state: sightings.SeenValues) -> dict[str, tuple[int, int]]:
     return {"records": (len(state.table), SMALL_DEFAULT.sightings.records_max)}
 
 
+def scoring_sizes(state: scoring.ScoringState) -> dict[str, tuple[int, int]]:
+    limits = SMALL_DEFAULT.scoring
+    return {
+        "tools": (len(state.tools), 8 * limits.tools_max),
+        "calls": (len(state.calls.pairs), 16 * limits.calls_max),
+        "unsafe": (len(state.unsafe), limits.unsafe_max),
+        "values": (len(state.values.table), limits.sightings.records_max),
+    }
+
+
 def default_run_sizes(state: RunState) -> dict[str, tuple[int, int]]:
     assert state.transport is not None
     found = {"seen": (len(state.seen), SMALL_DEFAULT.steps_max)}
@@ -368,6 +402,7 @@ def default_run_sizes(state: RunState) -> dict[str, tuple[int, int]]:
         "repeats": repeats_sizes(state.repeats),
         "orphans": orphans_sizes(state.orphans),
         "values": sightings_sizes(state.values),
+        "scoring": scoring_sizes(state.scoring),
     }
     for name, part in parts.items():
         found |= {f"{name}.{key}": size for key, size in part.items()}
@@ -564,6 +599,13 @@ OPERATORS: Mapping[str, Operator] = {
         ranking_sizes,
         SMALL_DEFAULT,
     ),
+    "scoring": Operator(
+        scoring.start(PLAN),
+        lambda state, given: scoring.step(SMALL_DEFAULT.scoring, PLAN, state, *given),
+        lambda f: (f.admitted.seq, f.step, CONTRACTS.get(f.step.tool)),
+        scoring_sizes,
+        SMALL_DEFAULT,
+    ),
     "run": Operator(
         BEGIN, run_step_under(SMALL), lambda f: (f.step, f.admitted, f.vectors), run_sizes
     ),
@@ -585,6 +627,8 @@ def frozen(value: Any) -> Any:
         return ("array", value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, BaseModel):
         return (type(value).__name__, value.model_dump_json())
+    if isinstance(value, Predicate):
+        return ("predicate", value.expression)  # its program is the library's
     if is_dataclass(value):
         return (type(value).__name__, *(frozen(getattr(value, f.name)) for f in fields(value)))
     if isinstance(value, Mapping | HashTrieMap):
