@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError
 from ontrack.pipeline.kafka.connection import start_consumer
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
+from ontrack.topics.errors import BrokerUnavailable
 
 _log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer")
@@ -31,12 +32,20 @@ async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     while True:
         try:
             return await ask()
-        except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+        except (KafkaError, BrokerUnavailable) as error:
+            if not _may_come_back(error):
                 raise
             _log.warning("broker_does_not_answer", error=type(error).__name__)
             await asyncio.sleep(pause_s)
             pause_s = min(5.0, pause_s * 2)
+
+
+def _may_come_back(error: Exception) -> bool:
+    """Tell whether the broker is away, not one that refuses; also where a connection begins."""
+    cause = error.__cause__ if isinstance(error, BrokerUnavailable) else error
+    if isinstance(cause, KafkaError):
+        return bool(cause.retriable) or isinstance(cause, KafkaTimeoutError)
+    return isinstance(cause, ConnectionError)
 
 
 class LogReader:
@@ -61,7 +70,7 @@ class LogReader:
         """Return the first offset kept and the offset after the last one."""
         tp = TopicPartition(topic, partition)
         async with self._turn:
-            consumer = await self._started()
+            consumer = await patiently(self._started)
             first = await patiently(lambda: consumer.beginning_offsets([tp]))
             last = await patiently(lambda: consumer.end_offsets([tp]))
         return int(first[tp]), int(last[tp])
@@ -77,7 +86,7 @@ class LogReader:
         position = start
         while position < stop:
             async with self._turn:
-                consumer = await self._started()
+                consumer = await patiently(self._started)
                 consumer.assign([tp])
                 first = (await patiently(partial(consumer.beginning_offsets, [tp])))[tp]
                 consumer.seek(tp, max(position, first))

@@ -343,14 +343,19 @@ class PartitionOwner:
         if not records or not self._owned:
             return
         messages, newest_ms = [], _newest_ms(records)
-        async with self._turns.working():
-            for record in records:
-                await self._cover(record, newest_ms)
-                answer = self._fold.decide(self.state, record)
-                messages += self._untold(self.asked, record, [answer])
-                self.asked.next_offset = record.offset + 1
-                await self._turns.give_way()
-        await self._emitter.emit(messages)
+        try:
+            async with self._turns.working():
+                for record in records:
+                    await self._cover(record, newest_ms)
+                    answer = self._fold.decide(self.state, record)
+                    messages += self._untold(self.asked, record, [answer])
+                    self.asked.next_offset = record.offset + 1
+                    await self._turns.give_way()
+            await self._emitter.emit(messages)
+        except BaseException:
+            # Whoever goes on answers them: the floors say which of them have been answered.
+            self.asked.next_offset = self.answered + 1
+            raise
         self.answered = self.asked.next_offset - 1
 
     async def _cover(self, record: Record, newest_ms: int) -> None:
@@ -447,6 +452,9 @@ class PartitionOwner:
             for name in names:
                 floor = await self._last_told(name, watermark.topic)
                 watermark.floors[name] = await self._credible(name, floor, watermark.topic)
+        _, last = await self._reader.bounds(self.asked.topic, self.partition)
+        if self.asked.next_offset > last:
+            self.asked.next_offset = 0  # of a topic that is no more, as with floors
         # Proposals leave no state behind: what has been answered need not be read again.
         answered = max(self.asked.floors.values()).offset
         self.asked.next_offset = max(self.asked.next_offset, answered + 1)

@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontrack.pipeline import checkpoint
+from ontrack.pipeline.embedded import make_fold
+from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.kafka import offload
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.events import (
@@ -18,12 +21,25 @@ from ontrack.topics.events import (
     Event,
     GapClosed,
     ParentHalted,
+    Proposal,
     RunEnded,
     RunStarted,
     Step,
 )
 from tests.pipeline.test_family import small_fold
-from tests.pipeline.test_owner import EVENTS, TOPICS, FakeKafka, fill, new_owner, said, snapshots
+from tests.pipeline.test_owner import (
+    EVENTS,
+    SETTINGS,
+    TOPICS,
+    FakeKafka,
+    ask,
+    fill,
+    new_owner,
+    said,
+    snapshots,
+)
+
+HOUR_MS = 3_600_000
 
 NAMES = st.sampled_from("abc")
 ANY_EVENT: st.SearchStrategy[Event | bytes] = st.one_of(
@@ -202,6 +218,141 @@ async def test_a_worker_that_lags_behind_closes_no_run_as_silent() -> None:
     await owner.catch_up()
     await owner.close_idle(1_700_000_000_000 + 120_000)
     assert len(kafka.topics[EVENTS]) == 2
+
+
+async def test_a_silent_run_is_closed_though_workers_restart_more_often_than_it_is_waited_for() -> (
+    None
+):
+    kafka = FakeKafka(now_ms=1_700_000_000_000)
+    owner = new_owner(kafka, run_idle_s=6 * 3600)
+    await owner.resume()
+    await owner.take(fill(kafka, [look("silent")]))
+    for number in range(3):  # a deployment every five hours; another run is busy
+        assert kafka.now_ms is not None
+        kafka.now_ms += 5 * HOUR_MS
+        await owner.take(fill(kafka, [look("busy", number)]))
+        await owner.close_idle(kafka.now_ms)
+        await owner.save()
+        owner = new_owner(kafka, run_idle_s=6 * 3600)
+        await owner.resume()
+    written = [codecs.decode_event(value or b"").event for value in kafka.said(EVENTS)]
+    assert [event.run_id for event in written if isinstance(event, RunEnded)] == ["silent"]
+
+
+PLAIN_EVENT = st.one_of(
+    st.builds(Step, run_id=NAMES, tool=st.just("look")),
+    st.builds(RunStarted, run_id=NAMES),
+    st.builds(RunEnded, run_id=NAMES),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("event"), PLAIN_EVENT),
+            st.tuples(st.just("wait"), st.integers(1, HOUR_MS)),
+            st.tuples(st.sampled_from(("save", "die")), st.none()),
+        ),
+        max_size=20,
+    )
+)
+def test_wherever_workers_restart_the_time_of_each_runs_last_event_is_known(
+    script: list[tuple[str, Any]],
+) -> None:
+    async def story() -> None:
+        kafka, plain = FakeKafka(now_ms=1_700_000_000_000), PartitionState()
+        owner = new_owner(kafka)
+        await owner.resume()
+        for kind, what in script:
+            if kind == "event":
+                (record,) = fill(kafka, [what])
+                await owner.take([record])
+                small_fold().apply(plain, record)
+            elif kind == "wait":
+                assert kafka.now_ms is not None
+                kafka.now_ms += what
+            elif kind == "save":
+                await owner.save()
+            else:
+                owner = new_owner(kafka)
+                await owner.resume()
+            assert owner.state.heard_ms == plain.heard_ms
+
+    asyncio.run(story())
+
+
+def watched(patch: pytest.MonkeyPatch, owners: list[Any]) -> tuple[Fold, list[int]]:
+    """A fold that forgets fast, and the times it asked about before they were covered."""
+    few = {"warm_runs_max": 1, "ended_runs_max": 1}
+    fold, early = make_fold(SETTINGS.model_copy(update=few)), list[int]()
+    plain = fold.library.knowledge
+
+    def knowledge(task_id: str | None, run_id: str, time_ms: int | None) -> Any:
+        if time_ms is not None and time_ms > owners[-1]._follower.covered_ms:
+            early.append(time_ms)
+        return plain(task_id, run_id, time_ms)
+
+    patch.setattr(fold.library, "knowledge", knowledge)
+    return fold, early
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.booleans(),
+    st.lists(
+        st.one_of(
+            st.tuples(
+                st.sampled_from(("one by one", "a batch", "undelivered")),
+                st.lists(
+                    ANY_EVENT | st.builds(RunStarted, run_id=NAMES, task_id=st.just("t")),
+                    min_size=1,
+                    max_size=5,
+                ),
+            ),
+            st.tuples(st.just("ask"), NAMES),
+            st.tuples(st.sampled_from(("save", "die", "lend")), st.none()),
+        ),
+        max_size=14,
+    ),
+)
+def test_the_library_is_never_asked_about_a_time_that_it_does_not_cover(
+    threads: bool, script: list[tuple[str, Any]]
+) -> None:
+    owners: list[Any] = []
+
+    async def story() -> None:
+        kafka = FakeKafka()
+        owners.append(new_owner(kafka, checkpoint_events=3))
+        await owners[-1].resume()
+        for kind, what in script:
+            if kind == "one by one":
+                for record in fill(kafka, what):
+                    await owners[-1].take([record])
+            elif kind == "a batch":
+                await owners[-1].take(fill(kafka, what))
+            elif kind == "undelivered":
+                fill(kafka, what)
+            elif kind == "ask":
+                await owners[-1].decide(ask(kafka, Proposal(run_id=what, tool="look")))
+            elif kind == "save":
+                await owners[-1].save()
+            elif kind == "die":
+                owners.append(new_owner(kafka, checkpoint_events=3))
+                await owners[-1].resume()
+            else:
+                owners[-1].revoke()
+                await owners[-1].resume()
+            for _ in range(4):
+                await owners[-1].catch_up()
+
+    with pytest.MonkeyPatch.context() as patch:
+        fold, early = watched(patch, owners)
+        patch.setattr("tests.pipeline.test_owner.FOLD", fold)
+        if threads:
+            patch.setattr(offload, "CELLS_MAX", -1)
+        asyncio.run(story())
+    assert early == []
 
 
 def test_notices_are_events_of_the_log() -> None:

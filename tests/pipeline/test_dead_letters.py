@@ -12,18 +12,20 @@ import click
 import pytest
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontrack.pipeline.cli import cli
 from ontrack.pipeline.cli.dead_letters import moment
 from ontrack.pipeline.kafka.connection import topics_of
+from ontrack.pipeline.kafka.emitter import messages_of
 from ontrack.pipeline.kafka.letters import original
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.quarantine import dead_letter
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
+from ontrack.topics.catalog import catalogue
 from ontrack.topics.errors import MalformedMessage, MessageTooLarge, WrongShape
 from ontrack.topics.events import Step
 from ontrack.topics.verdicts import DeadLetter
@@ -36,6 +38,8 @@ from tests.pipeline.fleet import (
 )
 
 Ontrack = Callable[..., Result]
+Headers = tuple[tuple[str, bytes | None], ...]
+MIB = 1_048_576
 
 
 @pytest.fixture
@@ -246,3 +250,75 @@ def test_the_original_comes_back_byte_for_byte(
     kept = codecs.decode_output(codecs.encode(letter))
     assert isinstance(kept, DeadLetter)
     assert original(kept) == (key, value, headers)
+
+
+def size_on_the_topic(record: Record) -> int:
+    """Bytes of a record's dead letter as it is sent, with more than its own headers take."""
+    letter = dead_letter(record, MalformedMessage("no"))
+    ((message, _, _),) = messages_of(catalogue(), record, [letter])
+    return len(message.value or b"") + len(message.key or b"") + 1000
+
+
+ROOM = int(catalogue().dead_letters.settings["max.message.bytes"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "headers"),
+    [
+        (b"k", b"junk", (("\x01" * 1_900_000, b""),)),
+        (b"k", b"junk", (("a", b""),) * 600_000),
+        (b"k", b"junk", (("a", None),) * 600_000),
+        (b"k" * 2_000_000, b"junk", ()),
+        (b"k" * 40_000_000, b"v" * 40_000_000, (("a", b"x" * 40_000_000),)),
+    ],
+    ids=["a long name", "many headers", "many nulls", "a long key", "all of it"],
+)
+def test_a_letter_whose_key_or_headers_do_not_fit_is_cut_and_cannot_be_sent_again(
+    key: bytes, value: bytes, headers: Headers
+) -> None:
+    record = Record(value, key, "ontrack.events", 0, 7, 1, headers)
+    assert size_on_the_topic(record) <= ROOM
+    letter = dead_letter(record, MalformedMessage("no"))
+    assert "ontrack_cut" in dict(letter.headers)
+    with pytest.raises(ValueError, match="not all of its key and headers was kept"):
+        original(letter)
+
+
+def test_key_and_headers_of_a_usual_size_are_kept_whole_beside_the_longest_value() -> None:
+    headers: Headers = (*((f"h{n}", b"x" * 100) for n in range(50)), ("n", None))
+    record = Record(b"v" * 2 * MIB, b"k" * 512, "ontrack.events", 0, 7, 1, headers)
+    assert original(dead_letter(record, MalformedMessage("no"))) == (
+        record.key,
+        record.value,
+        list(headers),
+    )
+
+
+lengths = st.sampled_from((1, 1, 100, 70_000, 700_000, 5_000_000))
+long_bytes = st.builds(lambda part, times: part * times, st.binary(max_size=2), lengths)
+long_text = st.builds(
+    lambda part, times: part * times,
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=2),
+    st.sampled_from((1, 1, 100, 70_000, 700_000)),
+)
+many_headers = st.builds(
+    lambda some, times: tuple(some) * times,
+    st.lists(st.tuples(long_text, st.none() | long_bytes), max_size=3),
+    st.sampled_from((1, 1, 1, 1000)),
+).filter(lambda headers: sum(len(n) + len(v or b"") for n, v in headers) < 20 * MIB)
+
+
+@settings(max_examples=60, deadline=None)
+@given(key=st.none() | long_bytes, value=long_bytes, headers=many_headers)
+def test_whatever_is_quarantined_its_letter_fits_on_the_topic_and_never_comes_back_cut(
+    key: bytes | None, value: bytes, headers: Headers
+) -> None:
+    record = Record(value, key, "ontrack.events", 0, 7, 1, headers)
+    assert size_on_the_topic(record) <= ROOM
+    try:
+        found = original(dead_letter(record, MalformedMessage("no")))
+    except ValueError as error:
+        assert "kept" in str(error)  # noqa: PT017
+        assert len(key or b"") > 65_536 or len(value) > 4 * MIB or len(headers) > 0
+    else:
+        assert found == (key, value, list(headers))

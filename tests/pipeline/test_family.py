@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ontrack.operators.profiles import make_profile
 from ontrack.pipeline.embedded import EmbeddedMonitor
@@ -16,6 +18,7 @@ from ontrack.pipeline.library import Library
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import (
+    Agent,
     ChildStarted,
     Event,
     ParentHalted,
@@ -108,6 +111,70 @@ def test_a_child_that_begins_after_its_parents_halt_is_halted_at_once() -> None:
 
 def test_a_run_that_names_itself_as_parent_has_none() -> None:
     assert folded([look("a", parent="a")])[0].type == "verdict"
+
+
+def test_a_start_that_names_the_task_only_later_keeps_what_is_known_of_the_run() -> None:
+    fold, state = small_fold(), PartitionState()
+    agent = Agent(name="clerk")
+    for item in records(
+        [
+            RunStarted(run_id="child", parent_run_id="parent", agent=agent, tenant="shop"),
+            ParentHalted(run_id="child", parent_run_id="parent"),
+            RunStarted(run_id="child", task_id="t"),
+        ]
+    ):
+        fold.apply(state, item)
+    known = state.runs["child"]
+    assert (known.task_id, known.parent_run_id, known.abort.halted) == ("t", "parent", True)
+    assert (known.agent, known.tenant) == (agent, "shop")
+
+
+def test_a_run_whose_start_comes_in_two_parts_is_halted_by_its_parent_once() -> None:
+    halt = ParentHalted(run_id="child", parent_run_id="parent")
+    outputs = folded(
+        [
+            RunStarted(run_id="child", parent_run_id="parent"),
+            halt,
+            RunStarted(run_id="child", task_id="t"),
+            look("child", parent="parent"),
+            halt,
+        ]
+    )
+    assert halts(outputs) == [("child", "child:parent:halt")]
+    (verdict,) = [output for output in outputs if output.type == "verdict"]
+    assert "after_halt" in verdict.flags
+
+
+FIELDS = {"agent": Agent(name="clerk"), "tenant": "shop", "parent_run_id": "parent"}
+some_fields = st.sets(st.sampled_from(sorted(FIELDS))).map(
+    lambda names: {name: FIELDS[name] for name in names}
+)
+
+
+@settings(max_examples=40)
+@given(some_fields, some_fields, st.booleans())
+def test_a_start_in_two_parts_is_the_same_as_in_one(
+    first: dict[str, Any], second: dict[str, Any], halt: bool
+) -> None:
+    rest: list[Event] = [look("a"), look("a", 1), RunEnded(run_id="a")]
+    halting: list[Event] = [ParentHalted(run_id="a", parent_run_id="parent")] * halt
+    parts: list[Event] = [
+        RunStarted(run_id="a", **first),
+        *halting,
+        RunStarted(run_id="a", task_id="t", **second),
+        *rest,
+    ]
+    whole: list[Event] = [
+        RunStarted(run_id="a", task_id="t", **first | second),
+        *halting,
+        *rest,
+    ]
+    # The halt itself was said before the task was known.
+    in_parts, at_once = (
+        [output for output in folded(events) if not isinstance(output, Intervention)]
+        for events in (parts, whole)
+    )
+    assert in_parts == at_once
 
 
 def test_what_a_fold_asks_to_be_written_into_the_log() -> None:

@@ -19,11 +19,13 @@ from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import PartitionState
 from ontrack.pipeline.gate import GateAnswer, GatePolicy
 from ontrack.pipeline.kafka.emitter import Message
+from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER, SOURCE_HEADER
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.peers import PeerUnreachable
 from ontrack.pipeline.kafka.wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply
+from ontrack.pipeline.kafka.worker import Worker
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
@@ -304,6 +306,26 @@ async def test_without_any_time_the_policy_decides() -> None:
     assert {answer["reasons"][0]["signal"] for answer in (read, paid, other)} == {"policy"}
     assert {answer["expires_in_s"] for answer in (read, paid, other)} == {None}
     assert harness.requests() == {("allow", "policy"): 1, ("block", "policy"): 2}
+
+
+async def test_the_policy_knows_new_contracts_though_no_run_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def failed(error: BaseException) -> None:
+        raise error
+
+    worker = Worker(Settings(encoder="hashing"), failed)
+
+    async def refresh(_follower: KnowledgeFollower) -> None:
+        worker.fold.library.fill(contracts=[FIND])
+
+    monkeypatch.setattr(worker._follower, "_read_to_end", refresh.__get__(worker._follower))
+    question = json.dumps({"run_id": "r", "tool": "find", "deadline_ms": 0}).encode()
+    _, before = parsed(await worker.gateway.ask(question, None))
+    assert (before["decision"], before["effect"]) == ("block", "unknown")
+    await worker.check_watermarks()
+    _, after = parsed(await worker.gateway.ask(question, None))
+    assert (after["decision"], after["effect"]) == ("allow", "read")
 
 
 async def test_what_may_pass_is_a_setting() -> None:

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontrack.operators.judging import Knowledge
-from ontrack.operators.profiles import make_profile
+from ontrack.operators.profiles import make_profile, profile_names
 from ontrack.pipeline.encoders import CachedEncoder, HashingEncoder
 from ontrack.pipeline.library import ALWAYS, Library
+from ontrack.topics import codecs
+from ontrack.topics.errors import InvalidInput
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, Task, ToolContract
 
 ENCODER = CachedEncoder(HashingEncoder())
@@ -154,6 +156,77 @@ def test_references_written_in_a_task_are_gold() -> None:
         ("t/0", "gold"),
         ("a-mined", "mined"),
     ]
+
+
+def words(*chosen: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(chosen) | st.text(min_size=1, max_size=4)
+
+
+PLACES = words("id", "args.id", "a[*].b", "=done", "", "[", "a..b", "*", "**", ".", "=", "[-1]")
+CONTRACTS = st.fixed_dictionaries(
+    {"name": words("look", "send")},
+    optional={
+        "effect": words("read", "write"),
+        "identity": st.lists(PLACES, max_size=2),
+        "produces": st.lists(PLACES, max_size=2),
+        "consumes": st.lists(PLACES, max_size=2),
+    },
+)
+STEPS = words("look", "send") | st.fixed_dictionaries(
+    {"tool": words("look", "send")},
+    optional={"args": st.dictionaries(words("id", "a"), words("x") | st.integers() | st.none())},
+)
+CONDITIONS = words("args.id == 'x'", "seen(args.a)", "task.who == 1", "args.", "1 + ")
+TASKS = st.fixed_dictionaries(
+    {"id": st.builds(str.__mul__, words("t"), st.sampled_from((1, 170, 510, 512)))},
+    optional={
+        "references": st.lists(
+            st.lists(STEPS, min_size=1, max_size=3)
+            | st.builds(
+                list.__mul__, st.lists(STEPS, min_size=1, max_size=1), st.sampled_from((512, 513))
+            ),
+            max_size=3,
+        ),
+        "allowed": st.lists(
+            words("look") | st.fixed_dictionaries({"tool": words("look"), "when": CONDITIONS}),
+            max_size=2,
+        ),
+        "predicates": st.dictionaries(words("look"), CONDITIONS, max_size=1),
+        "step_budget": st.integers(-1, 9),
+        "goals": st.lists(words("look"), max_size=2),
+    },
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(profile_names()), st.lists(TASKS, max_size=2), st.lists(CONTRACTS, max_size=2)
+)
+def test_whatever_tasks_and_contracts_are_taken_every_run_finds_its_knowledge(
+    profile: str, tasks: list[dict[str, Any]], contracts: list[dict[str, Any]]
+) -> None:
+    library, taken = Library(make_profile(profile, ENCODER.name), ENCODER), []
+    for task in tasks:
+        try:
+            for item in codecs.decode_tasks(task):
+                library.add_task(item.id, item, ALWAYS)
+                taken.append(item)
+        except InvalidInput:
+            continue  # refused where it was published, and nothing else is
+    for contract in contracts:
+        try:
+            for tool in codecs.decode_tools(contract):
+                library.add_contract(tool.name, tool, ALWAYS)
+        except InvalidInput:
+            continue
+    last = {item.id: item for item in taken}
+    for item in last.values():
+        found = library.knowledge(item.id, "a", None)
+        assert {name.rpartition("/")[0] for name in names(found)} <= {item.id}
+        assert bool(names(found)) == any(
+            len(steps) <= library._profile.reference_steps_max for steps in item.references
+        )
+    assert names(library.knowledge("unknown", "a", None)) == []
 
 
 @pytest.mark.parametrize("task_id", [None, "", "other"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
+from ontrack.topics.errors import BrokerUnavailable
 from ontrack.topics.events import ErrorInfo, Event, Notice, Proposal, RunEnded, RunStarted, Step
 
 SETTINGS = Settings(encoder="hashing", profile="paper")
@@ -48,15 +50,19 @@ class Stored:
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int = PARTITION
+    at_ms: int | None = None
 
     @property
     def timestamp(self) -> int:
-        return 1_700_000_000_000 + self.offset
+        return 1_700_000_000_000 + self.offset if self.at_ms is None else self.at_ms
 
 
 @dataclass
 class FakeKafka:
-    """Log reader and emitter over lists; ``holes`` are offsets without a message."""
+    """Log reader and emitter over lists; ``holes`` are offsets without a message.
+
+    ``now_ms`` is the broker's clock; where there is none, a millisecond goes by with each message.
+    """
 
     topics: dict[str, list[Stored]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
@@ -65,6 +71,8 @@ class FakeKafka:
     dies_after: int | None = None
     reads: list[tuple[int, int]] = field(default_factory=list)
     gate: asyncio.Event | None = None
+    refuses: str | None = None
+    now_ms: int | None = None
 
     def append(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Any = ()
@@ -73,7 +81,7 @@ class FakeKafka:
         while topic == EVENTS and offset in self.holes:
             offset += 1
         self.ends[topic] = offset + 1
-        message = Stored(topic, offset, key, value, tuple(headers))
+        message = Stored(topic, offset, key, value, tuple(headers), at_ms=self.now_ms)
         self.topics.setdefault(topic, []).append(message)
         return message
 
@@ -104,6 +112,8 @@ class FakeKafka:
                 if self.dies_after == 0:
                     raise ProcessDied
                 self.dies_after -= 1
+            if message.topic == self.refuses:
+                raise BrokerUnavailable("no rights")
             self.append(message.topic, message.key, message.value, message.headers)
 
     def said(self, topic: str) -> list[bytes | None]:
@@ -115,16 +125,19 @@ class ProcessDied(Exception):
 
 
 class FakeFollower:
-    """Remembers up to when knowledge was asked for."""
+    """Remembers up to when knowledge was asked for; ``fails`` is what it answers before."""
 
     def __init__(self) -> None:
         self.covered_ms = -1
         self.asked: list[int] = []
+        self.fails: list[Exception] = []
 
     def has_covered(self, time_ms: int) -> bool:
         return time_ms <= self.covered_ms
 
     async def cover(self, time_ms: int) -> None:
+        if self.fails:
+            raise self.fails.pop(0)
         self.asked.append(time_ms)
         self.covered_ms = max(self.covered_ms, time_ms)
 
@@ -336,6 +349,27 @@ async def test_a_floor_beyond_the_log_belongs_to_a_former_log_and_is_dropped() -
     assert kafka.said(OUTPUTS[0])[8:] == straight(kafka)[OUTPUTS[0]]
 
 
+@pytest.mark.parametrize("held", ["in a checkpoint", "in memory"])
+async def test_a_state_beyond_the_logs_end_is_of_a_former_log_and_is_dropped(held: str) -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    await owner.take(fill(kafka, [look(n=n) for n in range(8)]))
+    if held == "in a checkpoint":
+        await owner.save()
+        owner = new_owner(kafka)
+    else:
+        owner.revoke()
+    kafka.topics[EVENTS].clear()  # somebody deleted the topic and made it anew
+    kafka.ends[EVENTS] = 0
+    fill(kafka, [look("early")])
+    await owner.resume()
+    await owner.take(fill(kafka, [look("late", n) for n in range(4)]))
+    assert owner.watermark.next_offset == 5
+    assert set(owner.state.runs) == {"early", "late"}
+    assert kafka.said(OUTPUTS[0])[8:] == straight(kafka)[OUTPUTS[0]]
+
+
 async def test_dead_letters_of_proposals_do_not_hide_those_of_events() -> None:
     """Both stand on one topic, but their offsets are of two topics."""
     kafka = FakeKafka()
@@ -415,6 +449,16 @@ async def test_a_batch_asks_for_knowledge_once() -> None:
     assert owner._follower.asked == [records[-1].timestamp_ms]
 
 
+async def test_knowledge_is_asked_for_again_where_the_broker_does_not_answer() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    owner._follower.fails = [KafkaTimeoutError(), KafkaTimeoutError()]
+    await owner.take(fill(kafka, [look("a"), look("b")]))
+    assert said(kafka) == straight(kafka)
+    assert not owner._follower.fails
+
+
 def ask(kafka: FakeKafka, asked: Proposal = ASKED) -> list[Record]:
     """Append a proposal to its topic."""
     message = kafka.append(PROPOSALS, asked.run_id.encode(), codecs.encode(asked))
@@ -464,6 +508,58 @@ async def test_a_batch_in_flight_at_the_revocation_is_finished_and_may_be_said_t
     assert not owner.ready
     assert owner.watermark.next_offset < len(records)
     await new_owner(kafka).resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_batch_that_broke_off_for_want_of_knowledge_is_said_by_the_next_owner() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    await owner.take(fill(kafka, [look()]))
+    batch = fill(kafka, [look(n=1), look(n=2), look("b")])
+    owner._follower.fails = [TopicAuthorizationFailedError()]
+    with pytest.raises(TopicAuthorizationFailedError):
+        await owner.take(batch)
+    await owner.save()  # as a worker does that stops
+    await new_owner(kafka).resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_batch_whose_outputs_were_refused_is_said_by_the_next_owner() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    await owner.take(fill(kafka, [look()]))
+    kafka.refuses = TOPICS.verdicts.name
+    with pytest.raises(BrokerUnavailable):
+        await owner.take(fill(kafka, [look(n=1), look("b")]))
+    kafka.refuses = None
+    await owner.save()
+    await new_owner(kafka).resume()
+    assert said(kafka) == straight(kafka)
+
+
+async def test_a_batch_that_was_cancelled_while_it_was_published_is_said_by_the_next_owner() -> (
+    None
+):
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    await owner.take(fill(kafka, [look()]))
+    fill(kafka, [look(n=1), look(n=2)])
+    await owner.catch_up()
+    kafka.gate = asyncio.Event()
+    task = asyncio.create_task(owner.catch_up())
+    while owner.watermark.next_offset < 3:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    kafka.gate = None
+    await owner.save()
+    successor = new_owner(kafka)
+    await successor.resume()
+    await successor.take(fill(kafka, [look(n=3)]))
     assert said(kafka) == straight(kafka)
 
 
@@ -539,7 +635,8 @@ plays = st.one_of(
     st.tuples(st.just("next"), st.integers(1, 6)),
     st.tuples(st.just("look"), st.none()),
     st.tuples(st.just("restart"), st.none()),
-    st.tuples(st.just("die"), st.integers(0, 5)),
+    st.tuples(st.sampled_from(("die", "fail")), st.integers(0, 5)),
+    st.tuples(st.just("save"), st.none()),
     st.tuples(st.just("lend"), st.none()),
     st.tuples(st.just("ask"), st.sampled_from([b"junk", None])),
 )
@@ -564,7 +661,9 @@ async def played(kafka: FakeKafka, script: Sequence[tuple[str, Any]]) -> Partiti
             elif kind == "restart":
                 owner = new_owner(kafka)
                 await owner.resume()
-            elif kind == "die":
+            elif kind == "save":
+                await owner.save()
+            elif kind in ("die", "fail"):
                 kafka.dies_after = what
                 await owner.catch_up()
                 await owner.catch_up()
@@ -580,7 +679,10 @@ async def played(kafka: FakeKafka, script: Sequence[tuple[str, Any]]) -> Partiti
                 await owner.decide([record_of(asked)])  # type: ignore[arg-type]
         except ProcessDied:
             kafka.dies_after = None
-            owner = new_owner(kafka)
+            if kind == "fail":  # and the process lives on
+                await owner.save()
+            else:
+                owner = new_owner(kafka)
             await owner.resume()
     await owner.catch_up()
     await owner.catch_up()
@@ -779,3 +881,49 @@ async def test_where_the_logs_beginning_is_gone_no_number_is_given_twice() -> No
     letters = [json.loads(m.value) for m in kafka.topics[TOPICS.dead_letters.name]]
     assert {letter["error"]["name"] for letter in letters} == {"BeginningLost"}
     assert [letter["offset"] for letter in letters] == [7, 8]
+
+
+async def test_a_proposal_whose_answer_was_cancelled_is_answered_after_the_return() -> None:
+    kafka = FakeKafka(gate=asyncio.Event())
+    owner = new_owner(kafka)
+    await owner.resume()
+    task = asyncio.create_task(owner.decide(ask(kafka)))
+    while not owner.asked.next_offset:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    kafka.gate = None
+    owner.revoke()
+    await owner.resume()
+    assert len(kafka.said(TOPICS.decisions.name)) == 1
+
+
+async def test_a_proposal_whose_answer_failed_is_answered_after_the_return() -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    kafka.dies_after = 0
+    with pytest.raises(ProcessDied):
+        await owner.decide(ask(kafka))
+    kafka.dies_after = None
+    owner.revoke()
+    await owner.resume()
+    assert len(kafka.said(TOPICS.decisions.name)) == 1
+
+
+@pytest.mark.parametrize("held", ["by the next owner", "in memory"])
+async def test_proposals_on_a_topic_that_was_made_anew_are_answered(held: str) -> None:
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    for _ in range(5):
+        await owner.decide(ask(kafka))
+    owner.revoke()
+    kafka.topics[PROPOSALS].clear()
+    kafka.ends[PROPOSALS] = 0
+    if held == "by the next owner":
+        owner = new_owner(kafka)
+    await owner.resume()
+    await owner.decide(ask(kafka))
+    assert len(kafka.said(TOPICS.decisions.name)) == 6

@@ -447,6 +447,44 @@ def test_a_wrong_task_is_named_by_its_position():
         decode_tasks([{"id": "t"}, {"id": "t"}])
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"id": "x" * 512, "references": [["a"]]}, "has 512 characters; its references are called"),
+        ({"id": "x" * 510, "references": [["a"]] * 11}, "has 510 characters"),
+        ({"id": "x", "references": [["a"], ["a"] * 513]}, "reference 1 .* has 513 steps; .* 512"),
+    ],
+)
+def test_a_task_whose_references_could_not_be_references_is_refused(task, said):
+    with pytest.raises(WrongShape, match=said):
+        decode_tasks([task])
+
+
+def test_a_task_without_references_may_have_the_longest_id():
+    (task,) = decode_tasks([{"id": "x" * 512}])
+    assert task.written_references() == ()
+
+
+@given(
+    st.integers(500, 514),
+    st.lists(st.integers(0, 514) | st.integers(510, 514), max_size=12),
+)
+@example(510, [512] * 10)
+def test_every_task_that_is_accepted_gives_its_references(length, steps):
+    task = {"id": "x" * length, "references": [["a"] * count for count in steps]}
+    fits = length <= 512 and all(1 <= count <= 512 for count in steps)
+    fits = fits and (not steps or length + len(f"/{len(steps) - 1}") <= 512)
+    try:
+        (decoded,) = decode_tasks([task])
+    except WrongShape:
+        assert not fits
+    else:
+        assert fits
+        written = decoded.written_references()
+        assert [len(reference.steps) for reference in written] == steps
+        assert decode_tasks(encode(decoded)) == (decoded,)
+
+
 def test_a_reference_survives_the_topic():
     reference = Reference(
         reference_id="x",
