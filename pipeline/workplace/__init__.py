@@ -5,12 +5,15 @@ task, or carry one of the known faults.
 """
 
 from ontrack.pipeline.workplace.faults import BENIGN, FAULTS
+from ontrack.pipeline.workplace.injection import FAULT_KINDS, FaultPlan
 from ontrack.pipeline.workplace.simulate import (
+    FaultyRun,
     SimulatedRun,
     contracts,
     demo_runs,
     load_stream,
     references,
+    simulate_faulty,
     simulate_run,
     task_ids,
 )
@@ -18,11 +21,15 @@ from ontrack.pipeline.workplace.simulate import (
 __all__ = [
     "BENIGN",
     "FAULTS",
+    "FAULT_KINDS",
+    "FaultPlan",
+    "FaultyRun",
     "SimulatedRun",
     "contracts",
     "demo_runs",
     "load_stream",
     "references",
+    "simulate_faulty",
     "simulate_run",
     "task_ids",
 ]

@@ -34,7 +34,15 @@ _VERSION = "1.0"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One call of a run before it is an event; ``after`` names the steps it builds on."""
+    """One call of a run before it is an event.
+
+    Parameters
+    ----------
+    after
+        The steps it builds on.
+    waits_s
+        Seconds that the answer takes beyond the usual.
+    """
 
     key: str
     tool: str
@@ -43,6 +51,7 @@ class Draft:
     action: str
     after: tuple[str, ...] = ()
     error: ErrorInfo | None = None
+    waits_s: float = 0.0
 
     def failed(self, error: ErrorInfo) -> Draft:
         """Return the same call, failed."""
@@ -121,7 +130,7 @@ def events_of(header: Header, drafts: Sequence[Draft], rng: Random) -> Iterator[
     newest: dict[str, int] = {}
     for seq, item in enumerate(drafts):
         started = now + timedelta(milliseconds=rng.randrange(800, 5_000))
-        now = started + timedelta(milliseconds=rng.randrange(100, 2_500))
+        now = started + timedelta(milliseconds=rng.randrange(100, 2_500), seconds=item.waits_s)
         tokens = Tokens(input=600 + 180 * seq + rng.randrange(200), output=rng.randrange(40, 160))
         yield Step(
             seq=seq,

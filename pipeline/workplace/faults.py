@@ -146,7 +146,7 @@ def missing_artifact(scene: Scene) -> Injected:
     wrong = f"{wanted}-{receipts(rng)['$nonce'][:4]}"
     asked = replace(
         item,
-        args=_with_id_swapped(item.args, wanted, wrong),
+        args=with_id_swapped(item.args, wanted, wrong),
         result={"status": "not_found", "message": f"There is no {wrong}."},
     )
     return Injected([*scene.drafts[:at], asked], at, "failure", "an id was not found")
@@ -163,11 +163,12 @@ def _id_in_args(scene: Scene, at: int) -> str | None:
     return next((name for name in consumed if f"={name}" not in contract.consumes), None)
 
 
-def _with_id_swapped(value: Any, old: str, new: str) -> Any:
+def with_id_swapped(value: Any, old: str, new: Any) -> Any:
+    """Return a value with another in place of every text that equals ``old``."""
     if isinstance(value, Mapping):
-        return {key: _with_id_swapped(item, old, new) for key, item in value.items()}
+        return {key: with_id_swapped(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_id_swapped(item, old, new) for item in value]
+        return [with_id_swapped(item, old, new) for item in value]
     return new if value == old else value
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TypeVar, get_args
 
 from ontrack.pipeline.workplace.bugfix import BUGFIX_DESK
-from ontrack.pipeline.workplace.execution import Grade, Header, events_of, execute
+from ontrack.pipeline.workplace.execution import Draft, Grade, Header, events_of, execute
 from ontrack.pipeline.workplace.faults import BENIGN, FAULTS, INJECTORS, Injected, Scene
+from ontrack.pipeline.workplace.injection import FaultKind, FaultPlan
+from ontrack.pipeline.workplace.reacting import react
 from ontrack.pipeline.workplace.refunds import REFUNDS_DESK
 from ontrack.pipeline.workplace.scheduling import SCHEDULING_DESK
 from ontrack.pipeline.workplace.world import Desk, TaskPlan
@@ -125,18 +127,73 @@ def simulate_run(
     if fault is not None:
         inject = _known("fault", fault, INJECTORS)
         made = inject(Scene(desk, task, clean, Random(f"{task_id}|{seed}|{fault}")))
-    header = Header(
-        run_id=run_id or "-".join(filter(None, [task_id.replace("/", "-"), str(seed), fault])),
+    header = _header(desk, task_id, run_id or _name(task_id, seed, fault), grade, started_at, rng)
+    header = replace(header, outcome=made.outcome, reason=made.reason)
+    onset = None if fault is None else made.onset
+    return SimulatedRun(list(events_of(header, made.drafts, rng)), fault, onset, desk.name, task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyRun:
+    """A run whose agent met faults: its events, and the faults by the number of their step."""
+
+    events: list[Event]
+    faults: dict[int, FaultKind]
+
+
+def simulate_faulty(
+    task_id: str,
+    seed: int,
+    plan: FaultPlan | None,
+    run_id: str | None = None,
+    *,
+    grade: Grade = "full",
+    started_at: datetime | None = None,
+) -> FaultyRun:
+    """Return a run whose agent reacts to the faults that it meets; see ``reacting``.
+
+    Up to the first fault it is the run of :func:`simulate_run` with the same task and seed. The
+    fault has dice of its own besides, so the same arguments always give the same run.
+
+    Parameters
+    ----------
+    plan
+        What goes wrong; None for a run in which nothing does.
+
+    Raises
+    ------
+    UnknownName
+        No such task or grade.
+    """
+    desk, task = _known("task", task_id, _TASKS)
+    _known("grade", grade, dict.fromkeys(GRADES))
+    rng = Random(f"{task_id}|{seed}")
+    clean: list[Draft] = execute(task, rng)
+    kind = None if plan is None else plan.kind
+    made = react(desk, clean, plan, f"{task_id}|{seed}|{kind}")
+    header = _header(desk, task_id, run_id or _name(task_id, seed, kind), grade, started_at, rng)
+    header = replace(header, outcome=made.outcome, reason=made.reason)
+    return FaultyRun(list(events_of(header, made.drafts, rng)), made.faults)
+
+
+def _name(task_id: str, seed: int, fault: str | None) -> str:
+    return "-".join(filter(None, [task_id.replace("/", "-"), str(seed), fault]))
+
+
+def _header(
+    desk: Desk, task_id: str, run_id: str, grade: Grade, started_at: datetime | None, rng: Random
+) -> Header:
+    """Return the header of a run that succeeds."""
+    return Header(
+        run_id=run_id,
         task_id=task_id,
         tenant=rng.choice(TENANTS),
         desk=desk,
         grade=grade,
         started_at=started_at or _EPOCH + timedelta(seconds=rng.randrange(5 * 86_400)),
-        outcome=made.outcome,
-        reason=made.reason,
+        outcome="success",
+        reason=None,
     )
-    onset = None if fault is None else made.onset
-    return SimulatedRun(list(events_of(header, made.drafts, rng)), fault, onset, desk.name, task_id)
 
 
 def _known(kind: str, name: str, items: dict[str, _Item]) -> _Item:
