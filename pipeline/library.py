@@ -199,10 +199,12 @@ class Library:
         """Return what the path of a run is scored against."""
         if self._profile.scoring is None:
             return None
+        task = None if task_id is None else view.tasks.get(task_id)
+        if task is None and not chosen:  # not kept: a run may name any task
+            return TaskPlan(task_id)
         key = task_id, tuple(view.versions[id(reference)] for reference in chosen)
         plan = view.plans.get(key)
         if plan is None:
-            task = None if task_id is None else view.tasks.get(task_id)
             plan = view.plans[key] = replace(
                 compile_plan(
                     self._profile.scoring,

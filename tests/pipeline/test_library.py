@@ -288,3 +288,12 @@ def test_knowledge_is_what_the_history_says_however_questions_and_news_alternate
             for asked in ("t", "u"):
                 found = library.knowledge(asked, "a", time_ms)
                 assert set(tools(found)) == oracle(history, asked, time_ms)
+
+
+def test_tasks_that_nobody_published_leave_nothing_behind() -> None:
+    library = Library(make_profile("default", ENCODER.name), ENCODER)
+    for number in range(50):
+        known = library.knowledge(f"task-{number}", f"run-{number}", 1)
+        assert known.plan is not None
+        assert known.plan.task_id == f"task-{number}"
+    assert not any(view.plans for view in library._views.values())
