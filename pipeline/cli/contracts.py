@@ -81,7 +81,7 @@ def check(paths: tuple[str, ...], tasks: tuple[str, ...], as_json: bool) -> None
     from ontrack.pipeline.readers import read_tasks, read_tools
 
     contracts = {tool.name: tool for path in paths for tool in read_tools(path)}
-    read = [task for path in tasks for task in read_tasks(path)]
+    read = [task for path in tasks for task in read_tasks(path, compiled=False)]
     findings = check_tasks(read, contracts)
     for finding in findings:
         if as_json:
