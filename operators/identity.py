@@ -166,7 +166,9 @@ def _strange(
         found = find(seen, argument.value)
         if params.mode == "sources":
             known = references.sources.get(place, {})
-            sources = found.sources if found.seqs else (GIVEN,)
+            # What is not found was given by the task, unless results held more than was kept.
+            given = (GIVEN,) if seen.is_complete else ()
+            sources = found.sources if found.seqs else given
             if any(known.get(source, 0) & others for source in sources):
                 continue
         strange.append(argument)

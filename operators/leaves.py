@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ontrack.operators.paths import joined
 from ontrack.operators.volatile import KeyKind, key_kind, mask
 
 TEXT_CHARACTERS = 40
@@ -60,7 +61,7 @@ def leaves(args: Mapping[str, Any]) -> Leaves:
         kind = kinds[name]
         if kind is KeyKind.VOLATILE or (kind is KeyKind.AMBIGUOUS and is_named):
             continue
-        left = _collect(name, value, kind in _MASKED, found, texts, left)
+        left = _collect(joined("", name), value, kind in _MASKED, found, texts, left)
     return Leaves({path: frozenset(values) for path, values in found.items()}, frozenset(texts))
 
 
@@ -107,7 +108,7 @@ def _collect(
         for name, child in value.items():
             below = key_kind(name)
             if below is not KeyKind.VOLATILE:
-                left = _collect(f"{path}.{name}", child, below in _MASKED, found, texts, left)
+                left = _collect(joined(path, name), child, below in _MASKED, found, texts, left)
         return left
     if kind is list:
         for child in value:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any
 
 # Prose, whatever its length. Addressees (to, from, url, path) are not in here on purpose.
@@ -25,6 +26,7 @@ _DATE_OR_TIME = re.compile(
 )
 _WORD = re.compile(r"[a-z0-9]+")
 _LONG = 200
+_NAME, _PATH = 100, 400
 
 
 def canonical_value(value: Any) -> str | None:
@@ -46,9 +48,13 @@ def canonical_value(value: Any) -> str | None:
     return str(value) if isinstance(value, int) else None
 
 
-@lru_cache(maxsize=4096)  # names of arguments are few
 def is_free_text(path: str) -> bool:
     """Tell whether the last name of a path announces prose (``email_body``, ``Reason``)."""
+    return _is_free_text(path[-_NAME:])  # what a cache holds must not be as long as an event
+
+
+@lru_cache(maxsize=4096)  # names of arguments are few
+def _is_free_text(path: str) -> bool:
     name = path.rsplit(".", 1)[-1].replace("[*]", "")
     words = _WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
     return bool(words) and words[-1] in _FREE_TEXT
@@ -58,24 +64,44 @@ def scalars(value: Any, keys: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield (path, scalar) of nested data in its order.
 
     With ``keys``, a key that looks like an id is written ``*`` in paths, and yielded as a value.
+    One path is written at a time, and none is long: an event of a megabyte may hold a hundred
+    thousand values below one name of half a megabyte.
     """
-    stack: list[tuple[str, Any]] = [("", value)]
+    stack: list[Iterator[tuple[str, Any]]] = [iter([("", value)])]
     while stack:
-        path, item = stack.pop()
-        if isinstance(item, dict):
-            children = []
-            for name, child in item.items():
-                shown = str(name)
-                if keys and _looks_like_key(shown):
-                    yield f"{path}.{{}}", shown
-                    shown = "*"
-                children.append((f"{path}.{shown}" if path else shown, child))
-            stack.extend(reversed(children))
-        elif isinstance(item, list | tuple):
-            inner = f"{path}[*]"
-            stack.extend((inner, child) for child in reversed(item))
-        else:
+        for path, item in stack[-1]:
+            if isinstance(item, dict):
+                stack.append(_children(path, item, keys))
+                break
+            if isinstance(item, list | tuple):
+                stack.append(zip(repeat(f"{path}[*]"), item, strict=False))
+                break
             yield path, item
+        else:
+            stack.pop()
+
+
+def joined(path: str, name: str) -> str:
+    """Return the path of a name below a path; what is too long is shortened to a digest."""
+    name = _shortened(name, _NAME)
+    return f"{_shortened(path, _PATH)}.{name}" if path else name
+
+
+def _shortened(text: str, characters_max: int) -> str:
+    if len(text) <= characters_max:
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{text[: characters_max // 2]}#{digest}"
+
+
+def _children(path: str, item: dict[Any, Any], keys: bool) -> Iterator[tuple[str, Any]]:
+    if keys:
+        for name in item:
+            if _looks_like_key(str(name)):
+                yield f"{_shortened(path, _PATH)}.{{}}", str(name)
+    for name, child in item.items():
+        shown = str(name)
+        yield joined(path, "*" if keys and _looks_like_key(shown) else shown), child
 
 
 def _looks_like_key(name: str) -> bool:

@@ -222,6 +222,9 @@ def _compare(
         )
     trusted = identity.is_known(profile.values, known.contracts, known.values, state.values, event)
     values = see(profile.sightings, state.values, seq, event.tool, event.result, trusted)
+    if event.error is not None:
+        # Instructions arrive through errors too, and nothing is taken from one.
+        values = see(profile.sightings, values, seq, event.tool, event.error.message, False)
     return strayed, values, signal
 
 

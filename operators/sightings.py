@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from hashlib import blake2b
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +32,11 @@ class SightingParams:
     Parameters
     ----------
     characters_max
-        A longer value is text and is not kept.
+        A longer value with white space in it is text and is not kept.
     values_per_result_max, result_characters_max
         Values kept of one result, and characters of a text that are searched.
     records_max
-        Records kept a run, 12 bytes each; at the limit the oldest quarter goes.
+        Records kept a run, 24 bytes each; at the limit the oldest quarter goes.
     """
 
     characters_max: int = 80
@@ -58,21 +57,27 @@ class SeenValues:
     Parameters
     ----------
     records
-        Records of three little-endian uint32: hash of the value, key of its place, sequence
+        Records of three little-endian uint64: hash of the value, key of its place, sequence
         number of the step with the highest bit set where the step is not trusted; oldest first,
-        at most ``records_max``.
+        at most ``records_max``. One whose place is 0 says that not everything was kept.
     """
 
     records: bytes = b""
 
     @property
-    def table(self) -> npt.NDArray[np.uint32]:
+    def table(self) -> npt.NDArray[np.uint64]:
         """The records, shape (n, 3)."""
-        return np.frombuffer(self.records, dtype="<u4").reshape(-1, 3)
+        return np.frombuffer(self.records, dtype="<u8").reshape(-1, 3)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a value that is not found was in no result."""
+        return not (self.table[:, 1] == _NOWHERE).any()
 
 
-_RECORD_BYTES = 12
-_UNTRUSTED = 0x80000000
+_RECORD_BYTES = 24
+_UNTRUSTED = 1 << 63
+_NOWHERE = 0
 
 
 class Found(NamedTuple):
@@ -109,13 +114,17 @@ def see(
         The call was about known things itself; what others return is not a source.
     """
     found: dict[tuple[int, int], None] = {}
-    for path, text in _result_values(params, parsed_result(result)):
-        found[_hash(text), source_key(tool, path)] = None
-        if len(found) >= params.values_per_result_max:
+    for each in _result_values(params, parsed_result(result)):
+        pair = (0, _NOWHERE) if each is None else (_hash(each[1]), source_key(tool, each[0]))
+        if len(found) == params.values_per_result_max and pair not in found:
+            pair = (0, _NOWHERE)
+            found.popitem()
+        found[pair] = None
+        if pair[1] == _NOWHERE:
             break
     if not found:
         return state
-    fresh = np.empty((len(found), 3), dtype="<u4")
+    fresh = np.empty((len(found), 3), dtype="<u8")
     fresh[:, :2] = list(found)
     fresh[:, 2] = seq % _UNTRUSTED | (0 if trusted else _UNTRUSTED)
     records = state.records + fresh.tobytes()
@@ -129,7 +138,7 @@ def find(state: SeenValues, value: str) -> Found:
     if not state.records:
         return Found()
     table = state.table
-    rows = table[table[:, 0] == _hash(value)]
+    rows = table[(table[:, 0] == _hash(value)) & (table[:, 1] != _NOWHERE)]
     if not len(rows):
         return Found()
     sources = rows[rows[:, 2] < _UNTRUSTED, 1].tolist()
@@ -140,40 +149,49 @@ def find(state: SeenValues, value: str) -> Found:
 
 @lru_cache(maxsize=65_536)  # places are few; the key is pure
 def source_key(tool: str, path: str) -> int:
-    """Return 32 bits that stand for a place in a tool's result."""
-    return crc32(f"{tool}\n{path}".encode("utf-8", "surrogatepass")) or 1
+    """Return 64 bits that stand for a place in a tool's result; never 0."""
+    return _hash(f"{tool}\n{path}") or 1
 
 
 def _hash(value: str) -> int:
-    # A collision would take a value for one that a result held, which a result can do anyway.
-    return crc32(value.encode("utf-8", "surrogatepass"))
+    # Not a checksum: whoever writes a result could make one that a trusted place holds.
+    digest = blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _compacted(records: bytes, records_max: int) -> bytes:
     """Drop repeated pairs of value and place, then the oldest, down to three quarters.
 
-    The first step of a pair stays, the place in the queue is that of its last.
+    The first step of a pair stays, the place in the queue is that of its last. That something was
+    dropped is remembered in the first record.
     """
-    table = np.frombuffer(records, dtype="<u4").reshape(-1, 3)
+    table = np.frombuffer(records, dtype="<u8").reshape(-1, 3)
     pairs = table.copy()
     pairs[:, 2] //= _UNTRUSTED
     _, first = np.unique(pairs, axis=0, return_index=True)
     _, last = np.unique(pairs[::-1], axis=0, return_index=True)
     latest = len(table) - 1 - last
     kept = table[first[np.argsort(latest)]]
+    nowhere = kept[:, 1] == _NOWHERE
     if len(kept) > records_max * 3 // 4:
-        kept = kept[-(records_max * 3 // 4) or -1 :]
+        rest = kept[~nowhere]
+        most = max(1, records_max * 3 // 4 - 1)
+        kept = np.concatenate([np.zeros((1, 3), dtype="<u8"), rest[-most:]])
     return kept.tobytes()
 
 
-def _result_values(params: SightingParams, result: Any) -> Iterator[tuple[str, str]]:
+def _result_values(params: SightingParams, result: Any) -> Iterator[tuple[str, str] | None]:
+    """Yield the values with their paths, and None where there may be more of them."""
     budget = params.result_characters_max
-    for path, raw in islice(scalars(result, keys=True), _VISITED_MAX):
+    for visited, (path, raw) in enumerate(scalars(result, keys=True)):
+        if budget <= 0 or visited == _VISITED_MAX:
+            yield None
+            return
         if isinstance(raw, bool | float):
             continue  # prices and flags are many, and name nothing
         if isinstance(raw, str) and " " in raw:
             text = raw[:budget]
-            budget -= len(text)
+            budget -= len(raw)
             for token in _TOKEN.findall(text):
                 bare = token.strip(".:-")
                 if _MARKED.search(bare) is not None:
@@ -181,7 +199,7 @@ def _result_values(params: SightingParams, result: Any) -> Iterator[tuple[str, s
                     if value is not None:
                         yield path, value
         value = canonical_value(raw)
-        if value is not None and len(value) <= params.characters_max:
+        if value is not None and (len(value) <= params.characters_max or " " not in value):
             yield path, value
-        if budget <= 0:
-            return
+    if budget < 0:
+        yield None

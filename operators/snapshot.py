@@ -42,7 +42,7 @@ from ontrack.operators.vectors import History
 from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import Agent
 
-MAGIC = b"OTS2"
+MAGIC = b"OTS3"
 _DIGEST_BYTES = 16
 _STATE, _ARRAY, _MAP, _INTEGER, _AGENT = 1, 2, 3, 4, 5
 

@@ -6,6 +6,7 @@ about take part: neither prose nor dates and times.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +14,7 @@ from typing import Any
 
 from ontrack.operators.artifacts import parsed_result
 from ontrack.operators.limits import require
-from ontrack.operators.paths import canonical_value, is_free_text, plain_path, scalars
+from ontrack.operators.paths import canonical_value, is_free_text, joined, plain_path, scalars
 from ontrack.operators.sightings import SeenValues, SightingParams, find, see
 from ontrack.topics.events import Call
 from ontrack.topics.knowledge import Reference, ToolContract
@@ -23,6 +24,7 @@ GIVEN = 0
 """Source of a value that no earlier result held: the task, the user or the agent named it."""
 
 _BEYOND = "more values than are looked at"
+_ADDRESS = re.compile(r"[^\s@]@[^\s@]|://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,9 @@ def identity_arguments(
 
     The paths that ``contract.identity`` declares, whatever their values; without a declaration
     every value that is neither prose by its name nor a date or time. Lists and objects written as
-    JSON in a string are read as such. Texts of more than ``characters_max`` characters go along,
-    marked, so that an address cannot hide in one.
+    JSON in a string are read as such, and keys that look like ids are values. Texts of more than
+    ``characters_max`` characters go along, marked unless they hold an address, so that none can
+    hide in one.
     """
     declared = None if contract is None else contract.identity
     wanted = None if declared is None else tuple(plain_path(path) for path in declared)
@@ -85,6 +88,7 @@ def identity_arguments(
         value = canonical_value(raw)
         if value is not None:
             is_text = wanted is None and len(value) > params.characters_max and " " in value
+            is_text = is_text and _ADDRESS.search(str(raw)) is None
             found[Argument(path, value, is_text)] = None
     return tuple(found)
 
@@ -92,8 +96,9 @@ def identity_arguments(
 def _argument_scalars(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in args.items():
         is_data = isinstance(value, str) and not is_free_text(name)
-        for path, raw in scalars(parsed_result(value) if is_data else value):
-            yield f"{name}{'.' if path and path[0] != '[' else ''}{path}", raw
+        shown = joined("", name)
+        for path, raw in scalars(parsed_result(value) if is_data else value, keys=True):
+            yield f"{shown}{'.' if path and path[0] != '[' else ''}{path}", raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,8 @@ def compile_values(
                     continue
                 at = (step.tool, argument.path)
                 _mark(by_place.setdefault(at, {}), argument.value, bit)
-                for source in find(seen, argument.value).sources or (GIVEN,):
+                given = (GIVEN,) if seen.is_complete else ()
+                for source in find(seen, argument.value).sources or given:
                     _mark(sources.setdefault(at, {}), source, bit)
             for _, raw in islice(_argument_scalars(step.args), params.values_per_call_max):
                 value = canonical_value(raw)

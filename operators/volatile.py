@@ -29,6 +29,7 @@ class KeyKind(Enum):
     OTHER = "other"
 
 
+_NAME = 100
 _IS_VOLATILE, _IS_AMBIGUOUS, _IS_IDENTITY = KeyKind.VOLATILE, KeyKind.AMBIGUOUS, KeyKind.IDENTITY
 
 
@@ -126,9 +127,13 @@ def _mask_values(text: bytes) -> bytes:
     return text
 
 
-@lru_cache(maxsize=4096)  # names of arguments are few
 def key_kind(name: str) -> KeyKind:
     """Tell what an argument's name says about its value; spelling and case do not matter."""
+    return _key_kind(name[-_NAME:])  # what a cache holds must not be as long as an event
+
+
+@lru_cache(maxsize=4096)  # names of arguments are few
+def _key_kind(name: str) -> KeyKind:
     plain = name.lower().replace("_", "").replace("-", "")
     if _VOLATILE.fullmatch(plain):
         return KeyKind.VOLATILE

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -297,3 +298,15 @@ def test_set_up_says_what_to_install_where_no_python_fits(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "no Python 3.11, 3.12 or 3.13 found (looked for: no-such-python)" in done.stderr
     assert "apt-get install python3" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["base", "dev"])
+def test_a_setup_that_fails_says_so_and_leaves_no_stamp(tmp_path: Path, what: str) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts" / "setup")
+    venv.create(tmp_path / ".venv", with_pip=False)
+    command = ["bash", str(tmp_path / "scripts" / "setup"), what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "ready" not in done.stderr
+    assert not list((tmp_path / ".venv").glob(".installed*"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,6 +14,12 @@ from tests import strategies
 def test_a_path_joins_names_and_hides_indices() -> None:
     value = {"a": [{"b": 1}, {"b": 2}], "c": {"d": None}}
     assert list(scalars(value)) == [("a[*].b", 1), ("a[*].b", 2), ("c.d", None)]
+    assert list(scalars([1, [2], {"a": [3]}, 4])) == [
+        ("[*]", 1),
+        ("[*][*]", 2),
+        ("[*].a[*]", 3),
+        ("[*]", 4),
+    ]
 
 
 def test_a_contracts_path_is_written_as_places_are() -> None:
@@ -46,3 +54,20 @@ def test_writing_a_value_twice_changes_nothing(value: Any) -> None:
         once = canonical_value(scalar)
         if once is not None and len(once) <= 200:
             assert canonical_value(once) == once
+
+
+def test_a_long_name_is_shortened_and_stays_distinct() -> None:
+    one, other = "n" * 100_000 + "1", "n" * 100_000 + "2"
+    paths = [path for path, _ in scalars({one: {"a": 1}, other: {"a": 1}})]
+    assert len(set(paths)) == 2
+    assert max(map(len, paths)) < 200
+
+
+def test_many_values_below_a_long_name_take_no_more_memory_than_they_are_long() -> None:
+    names = ["".join(letters) for letters in itertools.product("abcdefghij", repeat=4)]
+    value = {"k" * 100_000: dict.fromkeys(names, 1)}
+    tracemalloc.start()
+    assert sum(1 for _ in scalars(value, keys=True)) == len(names)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -45,7 +46,7 @@ def test_the_memory_is_bounded_and_keeps_the_latest() -> None:
     seen = SeenValues()
     for seq in range(50):
         seen = see(params, seen, seq, "list", [f"item-{seq}-{number}" for number in range(9)])
-        assert len(seen.records) <= 8 * 12
+        assert len(seen.table) <= 8
     assert find(seen, "item-49-0").seqs == (49,)
     assert find(seen, "item-0-0").seqs == ()
 
@@ -94,3 +95,41 @@ def _leaves(value: Any) -> list[Any]:
     if isinstance(value, list):
         return [leaf for child in value for leaf in _leaves(child)]
     return [value]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "word " * 4000 + "card_666",
+        [f"id-{number}" for number in range(600)],
+        [True] * 9000 + ["card_666"],
+    ],
+)
+def test_a_result_of_which_not_all_is_kept_is_known_to_be_incomplete(result: Any) -> None:
+    seen = see(PARAMS, SeenValues(), 0, "read", result)
+    assert not seen.is_complete
+    assert find(seen, "card_666").seqs == ()
+
+
+def test_what_is_forgotten_is_known_to_be_missing_for_good() -> None:
+    params = SightingParams(values_per_result_max=4, records_max=8)
+    seen = see(params, SeenValues(), 0, "get", {"id": "once-1"})
+    assert seen.is_complete
+    for seq in range(1, 20):
+        seen = see(params, seen, seq, "list", [f"item-{seq}-{number}" for number in range(4)])
+        assert len(seen.table) <= 8
+    assert find(seen, "once-1").seqs == ()
+    assert not seen.is_complete
+
+
+def test_a_long_address_is_kept_and_long_text_is_not() -> None:
+    url = "https://evil.example/" + "d" * 100
+    assert find(see(PARAMS, SeenValues(), 0, "get", {"link": url}), url).seqs == (0,)
+    assert find(see(PARAMS, SeenValues(), 0, "get", {"note": "a b " * 40}), "a b").seqs == ()
+
+
+def test_a_value_made_to_have_the_checksum_of_another_is_not_taken_for_it() -> None:
+    forged, known = "evil-n`eldbaaa", "acc977"
+    assert crc32(forged.encode()) == crc32(known.encode())
+    seen = see(PARAMS, SeenValues(), 0, "get_user", {"account": known})
+    assert find(seen, forged) == ((), ())
