@@ -15,7 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from cel_expr_python import cel
 
-from ontrack.operators.predicate_names import bound_name, fields_read, lexemes, macros, place_of
+from ontrack.operators.predicate_names import (
+    bound_name,
+    fields_read,
+    lexemes,
+    macros,
+    open_pattern,
+    place_of,
+)
 
 EXPRESSION_CHARACTERS_MAX: Final = 1000
 
@@ -124,6 +131,9 @@ def compile_predicate(expression: str) -> Predicate:
             f"is {len(expression)} characters long, the limit is {EXPRESSION_CHARACTERS_MAX}; move "
             "values to `vars`, or write one condition per entry of `allowed`"
         )
+    if "\0" in expression:  # the library reads no further
+        line, column = place_of(expression, expression.index("\0"))
+        raise PredicateError("holds a NUL character; remove it", line, column)
     try:
         program = _environment().compile(expression)
     except (RuntimeError, TypeError) as error:  # TypeError: half a surrogate pair
@@ -141,6 +151,15 @@ def compile_predicate(expression: str) -> Predicate:
         raise PredicateError(
             f"uses `{taken.text}` as the name of an element, which already has a meaning; choose "
             "another name",
+            line,
+            column,
+        )
+    pattern = open_pattern(words, TASK)
+    if pattern is not None:  # an agent could write one that takes a tenth of a second to compile
+        line, column = place_of(expression, pattern.at)
+        raise PredicateError(
+            "takes the pattern of `matches` from elsewhere; write it as a text, or put it into "
+            "`vars` and name it as task.…",
             line,
             column,
         )
@@ -167,6 +186,8 @@ def evaluate(
             f"what it reads holds more than {predicate.bounds.values} values or "
             f"{predicate.bounds.characters} characters, too much to check",
         )
+    if _holds_nul(data):
+        return Answer(False, "what it reads holds a NUL character, behind which it is blind")
     question = _Question(seen)
     token = _asked.set(question)
     try:
@@ -200,6 +221,23 @@ def exceeds(bounds: Bounds, data: object) -> bool:
         elif isinstance(value, list | tuple):
             waiting.extend(value)
         if values + len(waiting) > bounds.values or characters > bounds.characters:
+            return True
+    return False
+
+
+def _holds_nul(data: object) -> bool:
+    """Tell whether a text in plain data holds a NUL, at which the library cuts texts and names."""
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting.extend(value)
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+        elif (isinstance(value, str) and "\0" in value) or (
+            isinstance(value, bytes) and b"\0" in value
+        ):
             return True
     return False
 

@@ -20,6 +20,7 @@ _LEXEME = re.compile(
     """,
     re.VERBOSE,
 )
+_FIELD_SHAPE = re.compile(r"x(?:\.x|\[(?:x|\d+)\])+")
 _PLAIN_TEXT = re.compile(r"""(["'])([^"'\\]+)\1""")
 
 
@@ -108,6 +109,45 @@ def macros(words: list[Lexeme]) -> int:
     2
     """
     return len(_bound(words))
+
+
+def open_pattern(words: list[Lexeme], root: str) -> Lexeme | None:
+    """Return where ``matches`` takes its pattern from elsewhere than a text or a field of a root.
+
+    Examples
+    --------
+    >>> open_pattern(lexemes("args.to.matches('^a') && args.to.matches(task.form)"), "task")
+    >>> open_pattern(lexemes("args.to.matches(args.form)"), "task")
+    Lexeme(kind='name', text='args', at=16)
+    """
+    for place, word in enumerate(words[:-2]):
+        if word.text == "matches" and words[place + 1].text == "(":
+            pattern = _last_argument(words[place + 2 :])
+            if not pattern:
+                return word
+            shape = "".join("x" if each.kind in ("name", "text") else each.text for each in pattern)
+            is_field = pattern[0].text == root and _FIELD_SHAPE.fullmatch(shape) is not None
+            if not is_field and [each.kind for each in pattern] != ["text"]:
+                return pattern[0]
+    return None
+
+
+def _last_argument(words: list[Lexeme]) -> list[Lexeme]:
+    """Return the words of the last argument of a call, whose bracket was opened before."""
+    depth = 1
+    found: list[Lexeme] = []
+    for word in words:
+        if word.kind == "mark" and word.text in "([{":
+            depth += 1
+        elif word.kind == "mark" and word.text in ")]}":
+            depth -= 1
+            if not depth:
+                break
+        elif word.text == "," and depth == 1:
+            found = []
+            continue
+        found.append(word)
+    return found
 
 
 def _bound(words: list[Lexeme]) -> list[Lexeme]:

@@ -260,7 +260,7 @@ def _defects(
 ) -> tuple[str, ...]:
     late, costly = _over_ceilings(plan, state.totals)
     found = {
-        MISSING_STEP: plan.reviewed and coverage is not None and bool(coverage.missing),
+        MISSING_STEP: plan.written and coverage is not None and bool(coverage.missing),
         OVER_BUDGET: bool(over),
         UNSAFE: state.unsafe_count > 0,
         OVER_LATENCY: late,

@@ -26,9 +26,12 @@ from ontrack.topics.events import Step
 from ontrack.topics.knowledge import ToolContract
 
 _PAIR_BYTES = 2 * HASH_BYTES
-# Hosts that know no errors say so in the result's first word.
+# Hosts that know no errors say so in the result's first word; as the name of a field it says so
+# only where the field holds something: `{"error": null}` and `{"failed": 0}` say the contrary.
 _SAYS_ERROR = re.compile(
-    rb"\W{0,8}(?:error|exception|traceback|failed|failure|fatal)(?!\w)", re.IGNORECASE
+    rb"\W{0,8}(?:error|exception|traceback|failed|failure|fatal)(?!\w)"
+    rb"(?!\"\s*:\s*(?:null|none|false|0(?:\.0)?|\"\"|\[\s*\]|\{\s*\})\s*[,}])",
+    re.IGNORECASE,
 )
 
 
@@ -92,7 +95,7 @@ def canonical(event: Step, contract: ToolContract | None, text_bytes_max: int) -
     """Write down a step so that repeats become equal."""
     identity = None if contract is None else contract.identity
     return CanonicalCall(
-        canonical_arguments(event.args, text_bytes_max, identity),
+        canonical_arguments(event.args, text_bytes_max, identity, masked=False),
         canonical_result(event.result, event.error, text_bytes_max),
     )
 

@@ -11,7 +11,7 @@ from ontrack.operators.scoring_budget import Budget, Observed, budget_of
 from ontrack.operators.scoring_coverage import ReferencePath
 from ontrack.operators.sightings import SightingParams
 from ontrack.topics.adapters.parts import NO_TOOL
-from ontrack.topics.knowledge import Task, ToolContract
+from ontrack.topics.knowledge import StepBudget, Task, ToolContract
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,10 @@ class TaskPlan:
     budget_declared
         The task itself asks for its budget.
     reviewed
-        Somebody vouches for the references, so that a step missing from them is a defect.
+        Somebody gave the references; others that passed only stand in for them.
+    written
+        They are those that the task itself lists, and no others: whoever writes orders down means
+        all of them, so that a step missing is a defect. A recorded run shows one order of many.
     """
 
     task_id: str | None = None
@@ -106,13 +109,25 @@ class TaskPlan:
     latency_s_max: float | None = None
     budget_declared: bool = False
     reviewed: bool = True
+    written: bool = False
 
-    def for_run(self, run_id: str) -> TaskPlan:
-        """Leave out the paths that only this run has shown; everything else stays."""
-        if not any(path.run_ids == (run_id,) for path in self.paths):
-            return self
+    def for_run(self, run_id: str, params: ScoringParams = ScoringParams()) -> TaskPlan:  # noqa: B008
+        """Leave out the paths that only this run has shown, and a budget that rests on them."""
         others = tuple(path for path in self.paths if path.run_ids != (run_id,))
-        return replace(self, paths=others)
+        if len(others) == len(self.paths):
+            return self
+        budget = self.budget
+        if budget is not None and budget.rule == "reference_plus":
+            asked = StepBudget(rule="reference_plus", value=budget.value)
+            budget = budget_of(
+                asked if others or self.budget_declared else None,
+                others,
+                self.observed,
+                params.margin,
+                params.deviations,
+                params.observed_min,
+            )
+        return replace(self, paths=others, budget=budget)
 
 
 def compile_plan(
@@ -153,6 +168,7 @@ def compile_plan(
     return TaskPlan(
         task_id=None if task is None else task.id,
         paths=walkable,
+        written=bool(written) and not references,
         stale=tuple(StaleReference(name, tools) for name, tools in gone.items() if tools),
         budget=budget,
         observed=observed,

@@ -63,8 +63,8 @@ class PathScore:
     reference_coverage, best_reference
         Share in [0, 1] of the best reference that was walked in order, and its id.
     missing_steps
-        Calls of the best reference that were not reached, in order; a defect where the plan's
-        references are reviewed.
+        Calls of the best reference that were not reached, in order; a defect where they are
+        the orders that the task lists.
     stale_references
         References with tools that the registry no longer has; left out of all figures.
     step_budget, budget_rule, budget_text, over_budget_by

@@ -147,14 +147,19 @@ def _key_kind(name: str) -> KeyKind:
 
 
 def canonical_arguments(
-    args: dict[str, Any], characters_max: int, identity: tuple[str, ...] | None = None
+    args: dict[str, Any],
+    characters_max: int,
+    identity: tuple[str, ...] | None = None,
+    *,
+    masked: bool = True,
 ) -> bytes:
     """Return arguments as bytes that are equal for calls that ask for the same.
 
     Keys sorted, white space folded, 3.0 as 3, volatile arguments dropped, volatile parts of the
     others masked. What the call is about is never masked or dropped: the arguments that
     ``identity`` names or, without it, those named like ids and paths; ``id``, ``uuid`` and
-    ``time`` are dropped only where such another argument is there.
+    ``time`` are dropped only where such another argument is there. Not ``masked``: values stay as
+    they are, so that a search for another hour is another search.
     """
     kept: dict[str, Any] = {}
     ambiguous: dict[str, Any] = {}
@@ -172,10 +177,12 @@ def canonical_arguments(
         exact = ambiguous
         kept.update(ambiguous)
     plain = _cut(canonical_json(kept), characters_max)
-    masked = _mask_values(plain)
-    if exact and masked != plain:
-        return masked + _cut(canonical_json(exact), characters_max)
-    return masked
+    if not masked:
+        return plain
+    hidden = _mask_values(plain)
+    if exact and hidden != plain:
+        return hidden + _cut(canonical_json(exact), characters_max)
+    return hidden
 
 
 def identity_of(

@@ -24,7 +24,7 @@ from ontrack.operators.scoring_plan import TaskPlan, compile_plan
 from ontrack.operators.selftest import SelfTest, limited, pooled
 from ontrack.operators.values import compile_values
 from ontrack.pipeline.encoders import CachedEncoder
-from ontrack.topics.knowledge import Reference, Task, ToolContract
+from ontrack.topics.knowledge import STEPS_MAX, Reference, Task, ToolContract
 
 ALWAYS = -1  # published before every event
 POOL_TASKS_MAX = 32  # tasks whose self-tests are summed up
@@ -184,7 +184,7 @@ class Library:
         """Return what a run is compared with whose first event has this time."""
         view = self._view(time_ms)
         chosen = self._chosen(view, task_id, run_id)
-        plan = self._plan(view, task_id, chosen)
+        plan = self._plan(view, task_id, run_id)
         if not chosen:
             return Knowledge(view.contracts, plan=plan)
         known = replace(self._compiled(view, chosen), plan=plan)
@@ -193,12 +193,16 @@ class Library:
         pool = (self._pooled_with or self)._pool(tools_of(chosen), time_ms)
         return replace(known, selftest=limited(known.selftest, pool))
 
-    def _plan(
-        self, view: _View, task_id: str | None, chosen: tuple[Reference, ...]
-    ) -> TaskPlan | None:
-        """Return what the path of a run is scored against."""
+    def _plan(self, view: _View, task_id: str | None, run_id: str) -> TaskPlan | None:
+        """Return what the path of a run is scored against.
+
+        All references of the task, as offline: a pointer costs next to nothing, and a budget must
+        not depend on how many references, and how long ones, alignment can bear.
+        """
         if self._profile.scoring is None:
             return None
+        of_task = view.by_task.get(task_id, ()) if task_id is not None else ()
+        chosen = choose(of_task, run_id, len(of_task), STEPS_MAX)
         task = None if task_id is None else view.tasks.get(task_id)
         if task is None and not chosen:  # not kept: a run may name any task
             return TaskPlan(task_id)
@@ -217,9 +221,8 @@ class Library:
                 # Contracts and tasks come independently of each other: a condition on an argument
                 # that the tool has not is no reason to stop here, it merely never holds.
                 allowance=None if task is None else compile_allowance(task, {}),
-                # Whoever writes orders down in a task means all of them; a recorded run is one of
-                # many, and a step in another place is not a missing one.
-                reviewed=all(_is_written(view.versions[id(item)]) for item in chosen),
+                written=bool(chosen)
+                and all(_is_written(view.versions[id(item)]) for item in chosen),
             )
         return plan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from datetime import date, time
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +16,18 @@ from ontrack.topics.errors import InvalidEvent, InvalidFile
 from ontrack.topics.jsontext import parse
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_YAML_LINE_ENDS = "\x85\u2028\u2029"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as JSON would have it: a date without quotation marks is a text, as it is on topics."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in found if tag != _TIMESTAMP]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def read_plain(path: str, stdin: BinaryIO | None = None) -> Any:
@@ -34,18 +46,26 @@ def read_plain(path: str, stdin: BinaryIO | None = None) -> Any:
     suffixes = Path(path).suffixes
     try:
         if ".toml" in suffixes:
-            return tomllib.loads(raw.decode("utf-8"))
+            return _with_dates_as_text(tomllib.loads(raw.decode("utf-8")))
         if ".jsonl" in suffixes or ".ndjson" in suffixes:
             return [parse(line).value for line in raw.splitlines() if line.strip()]
         is_yaml = ".yaml" in suffixes or ".yml" in suffixes
         if not is_yaml and (".json" in suffixes or raw.lstrip()[:1] in (b"{", b"[")):
             return parse(raw).value
-        return yaml.safe_load(raw)
+        return yaml.load(raw, _Loader)  # noqa: S506 - a safe loader
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise InvalidFile(path, None, f"cannot be parsed: {problem}") from error
     except InvalidEvent as error:
         raise InvalidFile(path, None, str(error)) from error
+
+
+def _with_dates_as_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_dates_as_text(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_dates_as_text(item) for item in value]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def plain_text(data: dict[str, Any], path: str) -> str:
@@ -58,7 +78,10 @@ def plain_text(data: dict[str, Any], path: str) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix in (".yaml", ".yml"):
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        if any(mark in text for mark in _YAML_LINE_ENDS):  # written plain, they are read as spaces
+            text = yaml.safe_dump(data, sort_keys=False, width=100)
+        return text
     if suffix == ".toml":
         return _toml(data, path)
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

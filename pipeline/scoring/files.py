@@ -128,7 +128,8 @@ class Scorer:
     def fold(self, head: Head) -> RunFold:
         """Begin a run."""
         plan, _ = self._plan(head)
-        return RunFold(self._against.params, plan.for_run(head.run_id), self._against.contracts)
+        params = self._against.params
+        return RunFold(params, plan.for_run(head.run_id, params), self._against.contracts)
 
     def scored(self, head: Head, fold: RunFold, made: Sequence[MadeCall] = ()) -> ScoredRun:
         """End a run.
@@ -150,7 +151,11 @@ class Scorer:
             None if score.best_reference is None else source,
             score,
             recoveries(
-                against.params, plan.for_run(head.run_id), against.contracts, made, head.outcome
+                against.params,
+                plan.for_run(head.run_id, against.params),
+                against.contracts,
+                made,
+                head.outcome,
             ),
         )
 

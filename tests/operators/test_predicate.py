@@ -1,11 +1,12 @@
 """Conditions in CEL: what they see, what they cannot do, and that they always end."""
 
 import doctest
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ontrack.operators import predicate_names
@@ -45,10 +46,33 @@ def test_what_is_no_truth_value_does_not_allow() -> None:
 
 @given(json_values())
 def test_seen_is_asked_with_the_value_of_the_argument(value: Any) -> None:
+    assume("\\u0000" not in json.dumps(value))
     asked: list[object] = []
     answer = holds("seen(args.x)", {"x": value}, lambda found: not asked.append(found))
     assert answer == Answer(True)
     assert asked == [value]
+
+
+@pytest.mark.parametrize(
+    ("expression", "args"),
+    [
+        ("args.to == 'ana@x.com'", {"to": "ana@x.com\0,evil@y.com"}),
+        ("args.to.endsWith('@x.com')", {"to": "ana@x.com\0,evil@y.com"}),
+        ("args.to.matches('^[a-z]+@x[.]com$')", {"to": "ana@x.com\0,evil@y.com"}),
+        ("seen(args.to)", {"to": "ana@x.com\0,evil@y.com"}),
+        ("args.to.all(t, t.endsWith('@x.com'))", {"to": ["ana@x.com\0,evil@y.com"]}),
+        ("args.page.owner == 'ana'", {"page": {"owner\0": "ana"}}),
+    ],
+)
+def test_what_stands_behind_a_nul_is_not_overlooked(expression: str, args: dict[str, Any]) -> None:
+    answer = holds(expression, args, lambda value: value == "ana@x.com")
+    assert not answer.holds
+    assert "NUL" in answer.why
+
+
+def test_a_condition_does_not_end_at_a_nul() -> None:
+    with pytest.raises(PredicateError, match="NUL"):
+        compile_predicate("args.n == 1\0 && args.m == 2")
 
 
 def test_an_exception_of_seen_is_passed_on() -> None:
@@ -82,6 +106,30 @@ def test_a_condition_that_multiplies_its_work_is_stopped(expression: str) -> Non
     answer = holds(expression, {"xs": list(range(120)), "text": "a" * 1500})
     assert not answer.holds
     assert "too many steps" in answer.why
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "args.to.matches(args.form)",
+        "args.forms.all(f, args.to.matches(f))",
+        "matches(args.to, args.form)",
+        "args.to.matches(task.form + args.form)",
+        "args.to.matches(task.forms[args.n])",
+        "args.to.matches(task.form.size() > 0 ? args.form : 'x')",
+    ],
+)
+def test_a_pattern_that_an_agent_could_write_is_refused(expression: str) -> None:
+    with pytest.raises(PredicateError, match="pattern of `matches`"):
+        compile_predicate(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["args.to.matches(r'^a[,)]b$')", "matches(args.to, task.forms['a'])", "args.a == 'matches(x)'"],
+)
+def test_a_pattern_that_the_author_wrote_is_none_of_these(expression: str) -> None:
+    compile_predicate(expression)
 
 
 @pytest.mark.parametrize(

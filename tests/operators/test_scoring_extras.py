@@ -46,6 +46,12 @@ def test_a_repeat_is_found_although_its_result_tells_another_time():
     assert kinds([first, second]) == [EXPLORATION, REPEAT]
 
 
+def test_a_search_at_another_hour_is_no_repeat():
+    hours = [call("free", result=[], start=f"2026-01-0{day}T10:00:00Z") for day in (1, 2, 3)]
+    assert kinds(hours) == [EXPLORATION] * 3
+    assert kinds([hours[0], hours[1], hours[0]])[2] is REPEAT
+
+
 def test_what_follows_an_error_is_a_recovery_and_only_that():
     steps = [call(day="Mon"), call("book", error="503"), call(day="Mon"), call(day="Mon")]
     assert kinds(steps) == [EXPLORATION, EXPLORATION, RECOVERY, REPEAT]
@@ -65,6 +71,29 @@ def test_a_result_that_begins_with_an_error_is_an_error():
     steps = [call(result="Error: user not found"), call("other")]
     assert kinds(steps) == [EXPLORATION, RECOVERY]
     assert kinds([call(result="no errors found"), call("other")])[1] is EXPLORATION
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"error": None, "items": []},
+        {"error": False},
+        {"error": "", "slots": []},
+        {"failed": 0, "passed": 3},
+        {"failure": {}, "ok": True},
+        '{"error": null, "items": []}',
+    ],
+)
+def test_a_result_with_an_empty_field_for_errors_is_no_error(result):
+    assert kinds([call(result=result), call("other"), call(result=result)])[1:] == [
+        EXPLORATION,
+        REPEAT,
+    ]
+
+
+@pytest.mark.parametrize("result", [{"error": "down"}, {"failed": 2, "passed": 1}])
+def test_a_result_whose_field_for_errors_holds_something_is_an_error(result):
+    assert kinds([call(result=result), call("other")])[1] is RECOVERY
 
 
 def test_declared_identity_decides_what_is_never_masked():

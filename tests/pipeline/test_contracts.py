@@ -305,6 +305,31 @@ def holds_null(data: Any) -> bool:
     return data is None or any(map(holds_null, children))
 
 
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029"])
+def test_line_ends_that_only_yaml_knows_are_read_as_they_were_written(
+    tmp_path: Path, mark: str
+) -> None:
+    path, data = str(tmp_path / "t.yaml"), {"name": f"a{mark}b", "alone": mark, "other": "é"}
+    Path(path).write_text(plain_text(data, path), encoding="utf-8")
+    assert read_plain(path) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.json", '{"day": "2026-01-01", "at": ["2026-01-01T10:00:00"]}'),
+        ("t.yaml", "day: 2026-01-01\nat: [2026-01-01T10:00:00]\n"),
+        ("t.toml", "day = 2026-01-01\nat = [2026-01-01T10:00:00]\n"),
+    ],
+)
+def test_a_date_is_the_same_text_in_every_kind_of_file(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    read = read_plain(str(tmp_path / name))
+    assert read == {"day": "2026-01-01", "at": ["2026-01-01T10:00:00"]}
+
+
 @pytest.mark.parametrize("suffix", ["json", "yaml", "toml"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tool_sets())

@@ -116,6 +116,16 @@ def test_a_write_outside_of_the_allowance_is_blocked_before_and_warned_of_after(
     assert len(found.args_sha256) == 64
 
 
+def test_a_nul_in_an_argument_gets_no_call_past_gate_and_scorecard() -> None:
+    watching = monitor()
+    stray = call("note", {"page": "A\0B"})
+    decision = watching.propose(proposal_of(stray))
+    assert isinstance(decision, Decision)
+    assert (decision.decision, decision.reasons[0].signal) == ("block", "allowance")
+    told(watching, stray)
+    assert card(watching).unsafe_count == 1
+
+
 def test_an_allowed_write_passes_the_gate_and_the_scorecard() -> None:
     watching = monitor()
     allowed = call("note", {"page": "A"})
@@ -210,6 +220,28 @@ def test_live_figures_are_those_of_the_offline_score(steps: Sequence[Step]) -> N
     assert [(item.seq, item.args_sha256) for item in made.unsafe_actions or ()] == [
         (item.seq, item.args_sha256) for item in score.unsafe_actions
     ]
+
+
+@pytest.mark.parametrize(
+    "lengths", [(2, 141), (141,), tuple(range(20, 2, -1))], ids=["long", "alone", "many"]
+)
+def test_references_beyond_what_alignment_bears_count_live_as_offline(
+    lengths: Sequence[int],
+) -> None:
+    orders = [["look"] * length for length in lengths]
+    task = Task.model_validate(
+        {
+            "id": "tidy",
+            "references": orders,
+            "step_budget": {"rule": "reference_plus", "value": 0},
+        }
+    )
+    watching, steps = monitor(task), [call("look", {"at": at}, seq=at) for at in range(5)]
+    told(watching, *steps)
+    made, score = card(watching), score_trajectory(steps, task, contracts=TOOLS)
+    assert made.step_budget == score.step_budget == max(lengths)
+    assert made.defects == score.defects
+    assert made.reference_coverage == pytest.approx(score.reference_coverage, abs=1e-6)
 
 
 @given(steps=STEPS, at=st.integers(0, 12))

@@ -91,3 +91,15 @@ def test_the_functions_leave_what_they_are_given_alone():
 def test_what_is_wrong_is_said_with_its_place(run, task, contracts, words):
     with pytest.raises(InvalidInput, match=words):
         score_trajectory(run, task, contracts)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("Ana", True), (" ANA ", True), (7, True), ("7", True), ("2026-01-01", False), (12.5, False)],
+)
+def test_dates_and_decimals_are_never_seen_and_names_and_numbers_are(value, found):
+    task = {"id": "t", "allowed": [{"tool": "write", "when": "seen(args.x)"}]}
+    result = {"name": "ana", "n": 7, "day": "2026-01-01", "price": 12.5}
+    steps = [{"tool": "look", "result": result}, {"tool": "write", "args": {"x": value}}]
+    breaches = unsafe_actions(steps, task, {"look": {"effect": "read"}})
+    assert bool(breaches) is not found

@@ -104,6 +104,22 @@ def test_passing_runs_stand_in_for_references_but_never_a_run_for_itself(tmp_pat
     assert found["f"].score.defects == ()  # nobody reviewed them: no duty
 
 
+def test_a_run_among_the_references_sets_no_budget_for_itself(tmp_path):
+    path = written(tmp_path / "runs.jsonl", run("short", "abcd"), run("long", "abcdefghijkl"))
+    steps = {"short": "abcd", "long": "abcdefghijkl"}
+    references = [
+        Reference(
+            reference_id=name, run_id=name, task_id="t", steps=[{"tool": tool} for tool in tools]
+        )
+        for name, tools in steps.items()
+    ]
+    found = scored(path, against=Against.of(ScoringParams(), references=references))
+    assert (found["long"].score.step_budget, found["long"].score.over_budget_by) == (7, 5)
+    assert found["short"].score.step_budget == 15
+    alone = scored(path, against=Against.of(ScoringParams(), references=references[1:]))
+    assert alone["long"].score.step_budget is None
+
+
 def test_passing_runs_stand_in_only_where_wanted_and_nothing_is_given(tmp_path):
     path = written(tmp_path / "runs.jsonl", run("one", "abc"), run("two", "abd"))
     alone = Against.of(ScoringParams(), from_passing=False)
