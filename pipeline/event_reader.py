@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from ontrack.pipeline.sources import LINE_BYTES_MAX, Source
-from ontrack.topics.adapters import FOREIGN, FORMATS, Adapter, Origin
+from ontrack.topics.adapters import FOREIGN, FORMATS, PARTIAL, Adapter, Origin, Run
 from ontrack.topics.adapters import events as native
 from ontrack.topics.codecs import Limits, decode_event, decode_reference, encode
 from ontrack.topics.errors import InvalidEvent, InvalidFile, UnknownName
@@ -20,6 +22,7 @@ Line = tuple[int, bytes]
 
 AUTO: Final = "auto"
 REFERENCES: Final = "references"
+_LOG = logging.getLogger(__name__)
 _LINES_LOOKED_AT: Final = 100
 
 
@@ -46,6 +49,31 @@ class SourceEvent(NamedTuple):
     flags: tuple[str, ...]
     path: str
     line: int
+
+
+@dataclass
+class _Reading:
+    """A file of runs that are spread over its records, while it is read.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    used : set of str
+        Run ids given out for it.
+    names : dict of str to str
+        Run ids as recorded, and as given out.
+    treated : dict of str to int
+        The last record that needed a treatment, by flag.
+    damaged : bool
+        Whether a record was passed over as bad.
+    """
+
+    source: Source
+    used: set[str]
+    names: dict[str, str] = field(default_factory=dict)
+    treated: dict[str, int] = field(default_factory=dict)
+    damaged: bool = False
 
 
 class EventReader(Iterator[SourceEvent]):
@@ -80,6 +108,10 @@ class EventReader(Iterator[SourceEvent]):
 
     def _read(self, source: Source) -> Iterator[SourceEvent]:
         head, lines = _sniffed(source, self._format)
+        if self._format == AUTO:
+            # Once a format aloud: a folder may hold thousands of files.
+            level = logging.DEBUG if head in self.recognised.values() else logging.INFO
+            _LOG.log(level, "%s: recognised the format %s", source.path, head)
         self.recognised[source.path] = head
         used: set[str] = set()
         if head == REFERENCES:
@@ -88,7 +120,8 @@ class EventReader(Iterator[SourceEvent]):
             yield from self._read_native(source, lines, used)
         else:
             adapter = next(adapter for adapter in FOREIGN if adapter.name == head)
-            yield from self._read_foreign(source, lines, adapter, used)
+            read = self._read_foreign if adapter.runs is None else self._read_runs
+            yield from read(source, lines, adapter, used)
         self._run_ids |= used
 
     def _read_native(
@@ -118,6 +151,47 @@ class EventReader(Iterator[SourceEvent]):
                 found = self._decoded(source, number, encode(renamed))
                 if found is not None:
                     yield found._replace(flags=tuple(sorted({*flags, *found.flags})))
+
+    def _read_runs(
+        self, source: Source, lines: Iterator[Line], adapter: Adapter, used: set[str]
+    ) -> Iterator[SourceEvent]:
+        """Read a format whose records are no runs; a bad record is treated as a bad event is."""
+        assert adapter.runs is not None
+        runs = adapter.runs()
+        state = _Reading(source, used)
+        for number, raw in lines:
+            try:
+                record, flags = parse(raw)
+                state.treated.update(dict.fromkeys(flags, number))
+                done = list(runs.add(record, _origin(source, number), number))
+            except InvalidEvent as error:
+                if self._on_bad is None:
+                    raise InvalidFile(
+                        source.path, number, f"no record of the format {adapter.name}: {error}"
+                    ) from error
+                self._on_bad(source.path, number, raw, error)
+                state.damaged = True
+                continue
+            for run in done:
+                yield from self._run(run, state, number)
+        for run in runs.rest():
+            yield from self._run(run, state, None)
+
+    def _run(self, run: Run, state: _Reading, number: int | None) -> Iterator[SourceEvent]:
+        """Yield a run's events under an id of its own, with the treatments of its records."""
+        first, source = run.events[0], state.source
+        run_id = self._unused(first.run_id, source.stem, run.place, state.used)
+        state.names[first.run_id] = run_id
+        flags = {*run.flags, *(flag for flag, at in state.treated.items() if at >= run.place)}
+        if state.damaged and run.place != number:
+            # Whose the bad record was is not known; a run that is one record has it not.
+            flags.add(PARTIAL)
+        for event in run.events:
+            above = event.parent_run_id
+            changes = {"run_id": run_id, "parent_run_id": state.names.get(above or "", above)}
+            found = self._decoded(source, run.place, encode(event.model_copy(update=changes)))
+            if found is not None:
+                yield found._replace(flags=tuple(sorted({*flags, *found.flags})))
 
     def _decoded(self, source: Source, number: int, raw: bytes) -> SourceEvent | None:
         """Decode one event; a bad one is handed to ``on_bad``, or ends the reading."""
@@ -168,8 +242,13 @@ def _sniffed(source: Source, format: str) -> tuple[str, Iterator[Line]]:
         document, lines, why = _whole_document(lines)
         if document is not None:
             lines = iter([(1, document)])
-    seen = list(islice(lines, _LINES_LOOKED_AT))
-    found = format if format != AUTO else _format_of(seen)
+    seen: list[Line] = []
+    found = format if format != AUTO else None
+    for line in islice(lines, _LINES_LOOKED_AT if found is None else 0):
+        seen.append(line)
+        found = _format_of(line)
+        if found is not None:
+            break
     if found is None:
         raise _no_runs(source, why)
     return found, chain.from_iterable(_unpacked(line, found) for line in chain(seen, lines))
@@ -201,18 +280,17 @@ def _json(raw: bytes) -> Any:
     return value if isinstance(value, dict | list) else None
 
 
-def _format_of(lines: list[Line]) -> str | None:
-    for _, raw in lines:
-        value = _json(raw)
-        heads = [value, *value[:1]] if isinstance(value, list) else [value]
-        for head in heads:
-            if isinstance(head, dict) and head.get("type") == "reference":
-                return REFERENCES
-            for adapter in FOREIGN:
-                if adapter.recognise(head):
-                    return adapter.name
-            if native.recognise(head):
-                return native.NAME
+def _format_of(line: Line) -> str | None:
+    value = _json(line[1])
+    heads = [value, *value[:1]] if isinstance(value, list) else [value]
+    for head in heads:
+        if isinstance(head, dict) and head.get("type") == "reference":
+            return REFERENCES
+        for adapter in FOREIGN:
+            if adapter.recognise(head):
+                return adapter.name
+        if native.recognise(head):
+            return native.NAME
     return None
 
 

@@ -14,11 +14,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import zstandard
 
+from ontrack.pipeline.eval_archive import MAGICS, BadArchive, samples
 from ontrack.topics.errors import InvalidFile
 
 STDIN: Final = "-"
 #: What is looked for in folders, each also with a suffix of compression.
-SUFFIXES: Final = (".traj.json", ".traj", ".jsonl", ".ndjson", ".json")
+SUFFIXES: Final = (".traj.json", ".traj", ".jsonl", ".ndjson", ".json", ".eval")
 LINE_BYTES_MAX: Final = 512 * 1_048_576
 
 # Small, since one chunk is inflated at once: text that repeats itself shrinks a hundredfold.
@@ -66,7 +67,7 @@ class Source(NamedTuple):
         return name
 
     @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
+    def open(self) -> Iterator[io.BufferedReader]:
         """Open for reading, decompressed by what the bytes are or the suffix says.
 
         Raises
@@ -100,9 +101,14 @@ class Source(NamedTuple):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based number, line without its end); a byte order mark is dropped.
 
+        Of an ``.eval`` archive, a log of one sample for each sample is what stands on a line.
+
         Raises :class:`InvalidFile` as :meth:`open`, or when a line is too long.
         """
         with self.open() as stream:
+            if stream.peek(4).startswith(MAGICS):
+                yield from self._samples(stream)
+                return
             number = 0
             while line := stream.readline(LINE_BYTES_MAX):
                 number += 1
@@ -111,6 +117,12 @@ class Source(NamedTuple):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 yield number, line.rstrip(b"\r\n")
+
+    def _samples(self, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        try:
+            yield from enumerate(samples(stream), 1)
+        except BadArchive as error:
+            raise InvalidFile(self.path, None, str(error)) from error
 
 
 def expand(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> Iterator[Source]:
@@ -173,7 +185,7 @@ def _uncompressed_name(path: str) -> str:
     return name
 
 
-def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
+def _decompressed(raw: BinaryIO, path: str) -> io.BufferedReader:
     buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(_Readable(raw))
     head = buffered.peek(8)
     for compression in _COMPRESSIONS:

@@ -4,6 +4,7 @@ import io
 import json
 import lzma
 import tracemalloc
+from itertools import zip_longest
 
 import pytest
 import zstandard
@@ -18,7 +19,7 @@ from ontrack.pipeline.readers import (
     references_from_successes,
 )
 from ontrack.pipeline.sources import Source, expand
-from ontrack.topics.codecs import Limits, encode
+from ontrack.topics.codecs import Limits, decode_event, encode
 from ontrack.topics.errors import (
     InvalidFile,
     MalformedMessage,
@@ -237,6 +238,180 @@ class TestForeignFiles:
             read_events([], format="csv")
 
 
+def otlp_span(number, name, trace="a" * 32, parent=None, **more):
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    attributes |= {"gen_ai.tool.call.result": f"result {number}"} | more
+    return {
+        "traceId": trace,
+        "spanId": f"{number:016x}",
+        "parentSpanId": parent and f"{parent:016x}",
+        "startTimeUnixNano": str(number * 1_000),
+        "attributes": [{"key": k, "value": {"stringValue": v}} for k, v in attributes.items()],
+    }
+
+
+def otlp_line(*spans) -> bytes:
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()
+
+
+def agents_line(number, name, trace="trace_1", event="span_end") -> bytes:
+    data = {"type": "function", "name": name, "input": "{}", "output": f"result {number}"}
+    item = {"object": "trace.span", "id": f"s{number}", "trace_id": trace, "parent_id": None}
+    times = {"started_at": f"2026-01-01T00:00:{number:02d}Z", "ended_at": "2026-01-01T00:01:00Z"}
+    return json.dumps({"event": event, "data": item | times | {"span_data": data}}).encode()
+
+
+def agents_end(trace="trace_1") -> bytes:
+    return json.dumps({"event": "trace_end", "data": {"object": "trace", "id": trace}}).encode()
+
+
+def inspect_log() -> bytes:
+    events = [
+        {"event": "tool", "function": t, "arguments": {}, "result": t} for t in ("get", "put")
+    ]
+    samples = [{"id": n, "epoch": 1, "events": events} for n in (1, 2)]
+    return json.dumps(
+        {"eval": {"task": "t", "eval_id": "e"}, "samples": samples}, indent=1
+    ).encode()
+
+
+OTLP_FILE = b"\n".join(
+    otlp_line(otlp_span(n, tool, trace * 32))
+    for n, (tool, trace) in enumerate([("get", "a"), ("get", "b"), ("put", "a"), ("put", "b")], 1)
+)
+AGENTS_FILE = b"\n".join(
+    [
+        *(agents_line(n, tool, trace) for n, tool, trace in ((1, "get", "x"), (2, "get", "y"))),
+        *(agents_line(n, tool, trace) for n, tool, trace in ((3, "put", "x"), (4, "put", "y"))),
+        agents_end("x"),
+        agents_end("y"),
+    ]
+)
+TRACE_FILES = {"otlp": OTLP_FILE, "openai-agents": AGENTS_FILE, "inspect": inspect_log()}
+
+
+class TestTraceFiles:
+    """Formats in which a run is spread over records, or a record holds several runs."""
+
+    @pytest.mark.parametrize("name", sorted(TRACE_FILES))
+    def test_each_run_is_handed_out_in_one_piece(self, tmp_path, name):
+        path = write(tmp_path, "a.json", TRACE_FILES[name])
+        reader = read_events([path])
+        found = list(reader)
+        assert reader.recognised == {path: name}
+        assert types_of(found) == ["run_started", "step", "step", "run_ended"] * 2
+        assert [item.event.tool for item in found if item.event.type == "step"] == [
+            "get",
+            "put",
+        ] * 2
+        assert len({item.event.run_id for item in found}) == 2
+        assert all(decode(item.raw) == item.event for item in found)
+
+    def test_what_was_recognised_is_said_once_a_format(self, tmp_path, caplog):
+        paths = [write(tmp_path, f"{n}.jsonl", OTLP_FILE) for n in "ab"]
+        paths.append(write(tmp_path, "c.json", inspect_log()))
+        with caplog.at_level("INFO", "ontrack.pipeline.event_reader"):
+            list(read_events(paths))
+        assert caplog.messages == [
+            f"{paths[0]}: recognised the format otlp",
+            f"{paths[2]}: recognised the format inspect",
+        ]
+
+    @pytest.mark.parametrize("name", ["otlp", "openai-agents"])
+    @pytest.mark.parametrize("bad", [b"{cut", b"3", b"[3]", b'{"run_id": "x", "calls": []}'])
+    def test_a_bad_record_ends_the_reading_or_makes_the_runs_partial(self, tmp_path, name, bad):
+        path = write(tmp_path, "a.jsonl", TRACE_FILES[name].replace(b"\n", b"\n" + bad + b"\n", 1))
+        with pytest.raises(InvalidFile, match=f"no record of the format {name}") as caught:
+            list(read_events([path]))
+        assert (caught.value.path, caught.value.line) == (path, 2)
+        told = []
+        found = list(read_events([path], on_bad=lambda *what: told.append(what[:3])))
+        assert told == [(path, 2, bad if bad != b"[3]" else b"3")]
+        # Whose the record was cannot be told.
+        assert [item.flags for item in found] == [("partial_run",)] * 8
+
+    def test_treatments_are_on_the_runs_whose_records_needed_them(self, tmp_path):
+        content = AGENTS_FILE.replace(b"result 3", rb"x\ud83d")
+        more = b"\n".join([agents_line(5, "get", "z"), agents_end("z")])
+        found = list(read_events([write(tmp_path, "a.jsonl", content + b"\n" + more)]))
+        assert found[2].event.result == "x\ufffd"
+        assert [item.flags for item in found[::4]] == [("lone_surrogates",)] * 2 + [()]
+
+    def test_a_run_that_is_renamed_is_also_renamed_as_a_parent(self, tmp_path):
+        inner = {"gen_ai.conversation.id": "inner"}
+        content = otlp_line(
+            otlp_span(1, "ask", **{"gen_ai.conversation.id": "outer"}),
+            otlp_span(2, "get", parent=1, **inner),
+        )
+        paths = [write(tmp_path, f"{n}.json", content) for n in "xy"]
+        started = [item.event for item in read_events(paths) if item.event.type == "run_started"]
+        assert [(event.run_id, event.parent_run_id) for event in started] == [
+            ("outer", None),
+            ("inner", "outer"),
+            ("outer@y", None),
+            ("inner@y", "outer@y"),
+        ]
+
+    def test_memory_does_not_grow_with_the_number_of_runs_that_are_over(self, tmp_path):
+        def peak(runs: int) -> int:
+            texts = (hashlib.sha512(b"%d" % n).hexdigest() * 16 for n in range(runs))
+            with (tmp_path / "a.jsonl").open("wb") as file:
+                for n, text in enumerate(texts):
+                    line = agents_line(1, "get", str(n)).replace(b"result 1", text.encode())
+                    file.write(line + b"\n" + agents_end(str(n)) + b"\n")
+            tracemalloc.start()
+            assert sum(1 for _ in read_events([tmp_path / "a.jsonl"])) == 3 * runs
+            result = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return result
+
+        peak(10)
+        assert min(peak(2000), peak(2000)) < min(peak(1000), peak(1000)) + 800_000
+
+    def test_a_span_over_the_limit_is_quarantined_like_our_own(self, tmp_path):
+        path = write(tmp_path, "a.json", OTLP_FILE)
+        bad = []
+        limits = Limits(message_bytes=400)
+        found = list(read_events([path], on_bad=lambda *what: bad.append(what), limits=limits))
+        assert types_of(found).count("step") + len(bad) == 4
+        assert all(isinstance(error, MessageTooLarge) for *_, error in bad)
+
+    @pytest.mark.parametrize("name", sorted(TRACE_FILES))
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(data=st.data())
+    def test_damage_gives_an_error_with_its_place_or_what_stands_in_the_file(
+        self, tmp_path, name, data
+    ):
+        content = bytearray(TRACE_FILES[name])
+        for _ in range(data.draw(st.integers(0, 3))):
+            place = data.draw(st.integers(0, len(content) - 1))
+            content[place] ^= 1 << data.draw(st.integers(0, 7))
+        del content[data.draw(st.integers(1, len(content))) :]
+        if data.draw(st.booleans()):
+            other = TRACE_FILES[data.draw(st.sampled_from(sorted(TRACE_FILES)))]
+            content = bytearray(b"\n".join(_interleaved(bytes(content), other)))
+        path = write(tmp_path, "a.json", bytes(content))
+        for on_bad in (None, lambda *_: None):
+            try:
+                found = list(read_events([path], on_bad=on_bad))
+            except InvalidFile as error:
+                assert error.path == path  # noqa: PT017
+                continue
+            for item in found:
+                if item.event.type == "step":
+                    assert item.event.tool.encode() in content
+
+
+def decode(raw):
+    return decode_event(raw).event
+
+
+def _interleaved(one: bytes, other: bytes):
+    for first, second in zip_longest(one.split(b"\n"), other.split(b"\n"), fillvalue=b""):
+        yield first
+        yield second
+
+
 class TestNothingToRead:
     @pytest.mark.parametrize(
         "content", [b"", b"\n\n", b"{}", b"hello\nworld\n", b'{"tools": []}', b"[1]", b"{\n", b"3"]
@@ -360,8 +535,9 @@ class TestSources:
             return result
 
         peak(10)
-        # 1,000 runs are 2 MB of text; what may grow is the set of run ids.
-        assert peak(2000) < peak(1000) + 500_000
+        # 1,000 runs are 2 MB of text; what may grow is the set of run ids. The lesser of two, since
+        # now and then the interpreter rebuilds a table of its own, which takes as much at once.
+        assert min(peak(2000), peak(2000)) < min(peak(1000), peak(1000)) + 500_000
 
 
 class TestTools:

@@ -1,4 +1,4 @@
-"""OpenAI chat messages with tool calls.
+"""Chat messages with tool calls: OpenAI's, and Anthropic's with their content blocks.
 
 A run is a list of messages, or an object with ``messages`` and, where known, ``run_id`` (or
 ``id``), ``task_id``, ``model``, ``success`` or ``outcome``, and ``reward``.
@@ -10,12 +10,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from ontrack.topics.adapters.messages import Answer, answer_of_block, call_of_block
 from ontrack.topics.adapters.parts import (
     Origin,
     args_of,
     built,
     content_of,
+    dig,
     id_of,
+    list_of,
     number_of,
     outcome_of,
     text_of,
@@ -61,16 +64,16 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
     seq = 0
     for index, message in enumerate(messages):
         for call in _calls(message, index):
-            answer = results.take(call["id"], index)
+            answer = results.take(call["id"], index, call["by_server"])
             yield built(
                 Step,
                 run_id=run_id,
                 seq=seq,
-                action=text_of(message.get("content")),
+                action=_said(message.get("content")),
                 tool=call["name"],
                 args=args_of(call["args"]),
-                result=content_of(answer.get("content")),
-                error=answer.get("error"),
+                result=answer.content,
+                error=answer.error,
                 call_id=call["id"],
             )
             seq += 1
@@ -83,27 +86,47 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
     )
 
 
+def _said(content: Any) -> str | None:
+    """Return a message's text; beside blocks that are none, the text blocks count."""
+    texts = [block for block in list_of(content) if dig(block, "type") == "text"]
+    return text_of(texts) or text_of(content)
+
+
 class _Results:
-    """Tool messages of a conversation, each handed out once.
+    """Results of tools in a conversation, each handed out once.
 
     An id that a conversation uses again is answered in order; a call without an id is answered by
-    the next tool message without one.
+    the next tool message without one. Only what a server ran for the model is answered within the
+    message that calls it.
     """
 
     def __init__(self, messages: list[Any]) -> None:
-        self._waiting: dict[str | None, deque[tuple[int, dict[str, Any]]]] = {}
+        self._waiting: dict[str | None, deque[tuple[int, Answer]]] = {}
         for index, message in enumerate(messages):
-            if isinstance(message, dict) and message.get("role") in ("tool", "function"):
-                call_id = id_of(message.get("tool_call_id"))
-                self._waiting.setdefault(call_id, deque()).append((index, message))
+            for answer in _answers(message):
+                self._waiting.setdefault(answer.call_id, deque()).append((index, answer))
 
-    def take(self, call_id: str | None, index: int) -> dict[str, Any]:
+    def take(self, call_id: str | None, index: int, same_message: bool) -> Answer:
         waiting = self._waiting.get(call_id, deque())
         while waiting:
-            position, message = waiting.popleft()
-            if position > index:
-                return message
-        return {}
+            position, answer = waiting.popleft()
+            if position > index or (same_message and position == index):
+                return answer
+        return Answer(call_id, None)
+
+
+def _answers(message: Any) -> Iterator[Answer]:
+    if not isinstance(message, dict):
+        return
+    content = message.get("content")
+    if message.get("role") in ("tool", "function"):
+        call_id = id_of(message.get("tool_call_id"))
+        yield Answer(call_id, content_of(content), message.get("error"))
+        return
+    for block in content if isinstance(content, list) else []:
+        answer = answer_of_block(block)
+        if answer is not None and answer.call_id is not None:
+            yield answer
 
 
 def _calls(message: Any, index: int) -> Iterator[dict[str, Any]]:
@@ -127,4 +150,14 @@ def _calls(message: Any, index: int) -> Iterator[dict[str, Any]]:
             "id": id_of(call.get("id")),
             "name": called["name"],
             "args": called.get("arguments", called.get("input")),
+            "by_server": False,
         }
+    yield from _block_calls(message.get("content"), index)
+
+
+def _block_calls(content: Any, index: int) -> Iterator[dict[str, Any]]:
+    for position, block in enumerate(content if isinstance(content, list) else []):
+        call = call_of_block(block, f"messages[{index}].content[{position}]")
+        if call is not None:
+            by_server = block.get("type") != "tool_use"
+            yield {"id": call.call_id, "name": call.name, "args": call.args, "by_server": by_server}
