@@ -52,12 +52,20 @@ def read_plain(path: str, stdin: BinaryIO | None = None) -> Any:
         is_yaml = ".yaml" in suffixes or ".yml" in suffixes
         if not is_yaml and (".json" in suffixes or raw.lstrip()[:1] in (b"{", b"[")):
             return parse(raw).value
-        return yaml.load(raw, _Loader)  # noqa: S506 - a safe loader
+        return _yaml(raw)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise InvalidFile(path, None, f"cannot be parsed: {problem}") from error
     except InvalidEvent as error:
         raise InvalidFile(path, None, str(error)) from error
+
+
+def _yaml(raw: bytes) -> Any:
+    loader = _Loader(raw)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def _with_dates_as_text(value: Any) -> Any:

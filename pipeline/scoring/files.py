@@ -277,11 +277,13 @@ def score_files(
             return _redacted(reader, redaction), reader
 
         Scorer(against, Seen())  # tells of wrong allowances at once
-        seen = _seen(*read())
+        events, first = read()
+        seen = _seen(events, first)
         if on_apart is not None and seen.apart:
             on_apart(seen.apart)
         scorer = Scorer(against, seen)
         events, reader = read()
+        reader.recognised.update(first.recognised)  # formats are told of once
 
         def begin(head: Head) -> _Scored:
             return _Scored(scorer.fold(head), recovery)

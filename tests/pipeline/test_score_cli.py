@@ -108,7 +108,9 @@ def test_json_prints_a_scorecard_a_run_and_a_summary_last(score):
     assert summary["unsafe_rate"]["n"] == 3
     assert summary["outcomes"]["passing"]["over_step_budget"]["value"] == 0.5
     assert summary["worth_looking_at"][0]["run_id"] == "204"
-    assert err == ""
+    # Whether it is logged depends on who set logging up in this process.
+    assert [line for line in err.splitlines() if "recognised the format" not in line] == []
+    assert len(err.splitlines()) <= 1
 
 
 def test_compressed_files_and_standard_input_give_the_same(score, monkeypatch):
