@@ -140,12 +140,13 @@ def compile_references(
     silent: list[int] = []
     position = 0
     for index, reference in enumerate(references):
+        names_only = reference.names_only
         for node, step in enumerate(reference.steps):
             cell = index * width + node
             of_cell[:, cell] = vectors[position : position + 3]
             has_action[cell] = bool(step.action)
             calls[cell] = step.tool, step.args
-            if reference.names_only:
+            if names_only:
                 silent.append(cell)
             position += 3
     actions, arguments, results = of_cell

@@ -16,12 +16,21 @@ from ontrack.pipeline.cli.options import broker_option, json_option
 
 if TYPE_CHECKING:
     from ontrack.pipeline.bench import pipeline as on_a_broker
-    from ontrack.pipeline.bench.clock import Figure
+    from ontrack.pipeline.bench.clock import Contestant, Figure
 
     AnyFigure = Figure | on_a_broker.Figure
 
 
 _PM4PY = "pip install pm4py (AGPL: in an environment of its own, not where a product is built)"
+
+
+_seconds_option = click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How long to measure.",
+)
 
 
 @click.group(name="bench")
@@ -31,20 +40,13 @@ def command() -> None:
 
 @command.command(name="step")
 @json_option
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="How long to measure.",
-)
+@_seconds_option
 def step(as_json: bool, seconds: float) -> None:
     """Time one step: engine, whole monitor, textbook numpy, POT, converged solve.
 
     They take turns in this process, so their ratios hold although the machine's pace drifts.
     """
     one_blas_thread()  # before anything imports numpy
-    from ontrack.pipeline.bench.clock import measure
     from ontrack.pipeline.bench.steps import contestants
     from ontrack.pipeline.log import set_up_logging
     from ontrack.pipeline.settings import load_settings
@@ -57,15 +59,8 @@ def step(as_json: bool, seconds: float) -> None:
         click.echo(
             'POT is not installed, so it is left out: pip install "ontrack[bench]"', err=True
         )
-    if as_json:
-        click.echo(json.dumps({"type": "machine"} | machine))
-    else:
-        click.echo(f"measuring for {seconds:g} s …", err=True)
-    figures = measure(taking_part, seconds)
-    if as_json:
-        for figure in figures:
-            click.echo(json.dumps({"type": "figure", "bench": "step"} | _rounded(figure)))
-    else:
+    figures = _measured("step", machine, taking_part, seconds, as_json)
+    if not as_json:
         _show(machine, figures)
 
 
@@ -79,13 +74,7 @@ def step(as_json: bool, seconds: float) -> None:
     metavar="FILE",
     help="Recorded runs in any supported format; may be given again.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="How long to measure.",
-)
+@_seconds_option
 def vital(as_json: bool, corpora: tuple[str, ...], seconds: float) -> None:
     """Time the vital signs alone on recorded events, beside PM4Py's online alignments.
 
@@ -94,7 +83,6 @@ def vital(as_json: bool, corpora: tuple[str, ...], seconds: float) -> None:
     otherwise.
     """
     one_blas_thread()  # before anything imports numpy
-    from ontrack.pipeline.bench.clock import measure
     from ontrack.pipeline.bench.vitals import ALIGNED, contestants
     from ontrack.pipeline.evaluation.corpus import read_corpora
     from ontrack.pipeline.log import set_up_logging
@@ -108,15 +96,8 @@ def vital(as_json: bool, corpora: tuple[str, ...], seconds: float) -> None:
     if ALIGNED not in {each.name for each in taking_part}:
         click.echo(f"PM4Py is not installed, so it is left out: {_PM4PY}", err=True)
     machine = machine_facts() | {"profile": settings.profile}
-    if as_json:
-        click.echo(json.dumps({"type": "machine"} | machine))
-    else:
-        click.echo(f"measuring for {seconds:g} s …", err=True)
-    figures = measure(taking_part, seconds)
-    if as_json:
-        for figure in figures:
-            click.echo(json.dumps({"type": "figure", "bench": "vital"} | _rounded(figure)))
-    else:
+    figures = _measured("vital", machine, taking_part, seconds, as_json)
+    if not as_json:
         _table(
             machine,
             figures,
@@ -127,36 +108,43 @@ def vital(as_json: bool, corpora: tuple[str, ...], seconds: float) -> None:
 
 @command.command(name="distance")
 @json_option
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="How long to measure.",
-)
+@_seconds_option
 def distance(as_json: bool, seconds: float) -> None:
     """Time the trajectory distance at 300 steps in all schemes, beside the public metric of ek.
 
     They take turns in this process, on the same runs; docs/distance.md says where they agree.
     """
     one_blas_thread()  # before anything imports numpy
-    from ontrack.pipeline.bench.clock import measure
     from ontrack.pipeline.bench.distances import contestants, yardstick
 
     if yardstick() is None:
         click.echo("ek is not installed, so it is left out: pip install ek", err=True)
     machine = machine_facts()
+    figures = _measured("distance", machine, contestants(), seconds, as_json)
+    if not as_json:
+        caption = "ratio: p50 divided by ours of the same scheme"
+        _table(machine, figures, "Trajectory distance, in µs", caption)
+
+
+def _measured(
+    bench: str,
+    machine: dict[str, Any],
+    taking_part: Sequence[Contestant],
+    seconds: float,
+    as_json: bool,
+) -> list[Figure]:
+    """Let contestants take turns; print the machine and their figures where JSON is wanted."""
+    from ontrack.pipeline.bench.clock import measure
+
     if as_json:
         click.echo(json.dumps({"type": "machine"} | machine))
     else:
         click.echo(f"measuring for {seconds:g} s …", err=True)
-    figures = measure(contestants(), seconds)
+    figures = measure(taking_part, seconds)
     if as_json:
         for figure in figures:
-            click.echo(json.dumps({"type": "figure", "bench": "distance"} | _rounded(figure)))
-    else:
-        caption = "ratio: p50 divided by ours of the same scheme"
-        _table(machine, figures, "Trajectory distance, in µs", caption)
+            click.echo(json.dumps({"type": "figure", "bench": bench} | _rounded(figure)))
+    return figures
 
 
 def _rounded(figure: AnyFigure) -> dict[str, Any]:

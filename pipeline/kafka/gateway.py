@@ -129,7 +129,7 @@ class Gateway:
         self._fold = fold
         self._owners = owners
         self._directory = directory
-        self._refresher = Refresher(refresh)
+        self.refresher = Refresher(refresh)
         self._publish = publish
         self._post = post
         self._metrics = metrics
@@ -252,7 +252,7 @@ class Gateway:
             if proposal.run_id not in owner.state.runs:
                 # Its first question: the knowledge of now counts, and no event has brought it.
                 async with asyncio.timeout(self._left_s(asked)):
-                    await self._refresher.refreshed()
+                    await self.refresher.refreshed()
             stale = await self._step_before_is_missing(asked, owner)
             if not owner.ready:
                 raise _NoAnswer("the run has just moved to another worker")

@@ -25,7 +25,6 @@ from ontrack.pipeline.kafka.log import LogReader
 from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.kafka.owners import OwnerDirectory
 from ontrack.pipeline.kafka.peers import Peers
-from ontrack.pipeline.kafka.refresher import Refresher
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record
@@ -134,7 +133,6 @@ class Worker:
         self._audit = Audit(self._emitter, self.metrics, failed)
         self._peers = Peers(settings)
         self._turns = Turns()
-        self._refresher = Refresher(self._follower.refresh)
         self.gateway = Gateway(
             settings,
             self.topics,
@@ -216,7 +214,7 @@ class Worker:
             if now_ms is not None:
                 await owner.close_idle(now_ms)
         # The gate's policy looks into the library without asking for what is new.
-        await self._refresher.refreshed()
+        await self.gateway.refresher.refreshed()
 
     async def close_gaps(self) -> None:
         """Give up steps that have been waited for long enough."""

@@ -7,7 +7,6 @@ known, ``reward`` and ``termination`` or ``exit_status``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from ontrack.topics.adapters.parts import (
@@ -19,6 +18,7 @@ from ontrack.topics.adapters.parts import (
     number_of,
     outcome_of,
 )
+from ontrack.topics.adapters.traces import time_of
 from ontrack.topics.errors import WrongShape
 from ontrack.topics.events import Event, RunEnded, RunStarted, Step
 from ontrack.topics.jsontext import described
@@ -72,20 +72,10 @@ def _step(run_id: str, seq: int, call: Any) -> Step:
         Step,
         run_id=run_id,
         seq=seq,
-        time=_time(call.get("ts")),
+        time=time_of(call.get("ts")),
         tool=NO_TOOL if call.get("name") == "" else call.get("name"),
         args=args_of(call.get("args")),
         result=call.get("result"),
         error=call.get("error"),
         call_id=id_of(call.get("id")),
     )
-
-
-def _time(value: object) -> datetime | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
