@@ -11,6 +11,9 @@ from ontrack.operators.canonical import canonical_json
 from ontrack.topics.errors import ConflictingDuplicate, EventAfterEnd, RunTooLong
 from ontrack.topics.events import Event, Proposal, Step
 
+#: How many steps back a span that is delivered again is known as the same.
+AGAIN_STEPS_MAX = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -28,7 +31,8 @@ def admit(
     """Give a step its place in the run.
 
     Arrival order where ``seq`` is missing. A gap and a late step are accepted and flagged; the
-    same step again is a duplicate. Whether a gap is waited for was decided before.
+    same step again is a duplicate, and so is a span that is delivered again. Whether a gap is
+    waited for was decided before.
 
     Parameters
     ----------
@@ -46,7 +50,8 @@ def admit(
     """
     seq = highest + 1 if event.seq is None else event.seq
     digest = content_digest(event)
-    if is_duplicate(event, digest, seen.get(seq)):
+    is_again = event.seq is None and _is_span_again(event, digest, seen, highest)
+    if is_again or is_duplicate(event, digest, seen.get(seq)):
         return Admission(seq, digest, (), duplicate=True)
     if len(seen) >= steps_max:
         raise RunTooLong(
@@ -64,11 +69,21 @@ def admit(
 def content_digest(event: Step) -> bytes:
     """Return eight bytes for what a step says, whatever the key order and the times."""
     error = None if event.error is None else [event.error.type, event.error.message]
-    content = canonical_json(
-        [event.action, event.tool, event.args, event.result, error, event.call_id]
-        + [event.parents, event.consumed, event.produced]
+    content = [event.action, event.tool, event.args, event.result, error, event.call_id]
+    content += [event.parents, event.consumed, event.produced]
+    if event.seq is None and event.trace is not None:
+        # In place of a number: two equal calls are two spans, one span sent twice is one call.
+        content += [event.trace.trace_id, event.trace.span_id]
+    return hashlib.blake2b(canonical_json(content), digest_size=8).digest()
+
+
+def _is_span_again(event: Step, digest: bytes, seen: HashTrieMap[int, bytes], highest: int) -> bool:
+    """Tell whether a step without a number is a span that has been seen lately."""
+    if event.trace is None or event.trace.span_id is None:
+        return False
+    return any(
+        seen.get(seq) == digest for seq in range(highest, max(-1, highest - AGAIN_STEPS_MAX), -1)
     )
-    return hashlib.blake2b(content, digest_size=8).digest()
 
 
 def is_duplicate(event: Step, digest: bytes, known: bytes | None) -> bool:

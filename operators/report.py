@@ -13,7 +13,7 @@ from ontrack.operators.gate import GateAnswer
 from ontrack.operators.scoring import PathScore
 from ontrack.operators.transport import Alignment, Final
 from ontrack.operators.verdict import VerdictOutput
-from ontrack.topics.events import Agent, RunEnded
+from ontrack.topics.events import Agent, RunEnded, TraceRef
 from ontrack.topics.verdicts import (
     Authority,
     Decision,
@@ -88,6 +88,7 @@ def verdict(
     numbers: Numbers,
     confirmed: bool | None,
     flags: tuple[str, ...],
+    trace: TraceRef | None = None,
 ) -> Verdict:
     """Build the record of one step's verdict."""
     run_id, task_id, _, _ = identity
@@ -111,6 +112,7 @@ def verdict(
         authority=output.authority,
         confirmed=confirmed,
         flags=flags,
+        trace=trace,
         profile=stamp.profile,
         settings=stamp.settings,
         engine=stamp.engine,
@@ -125,6 +127,7 @@ def intervention(
     name: InterventionName,
     reason: str,
     evidence: tuple[int, ...],
+    trace: TraceRef | None = None,
 ) -> Intervention:
     """Build the record of an intervention.
 
@@ -146,6 +149,7 @@ def intervention(
         reason=cut(reason) or "",
         evidence=evidence,
         authority=Authority.INTERVENE if halts else output.authority,
+        trace=trace,
         profile=stamp.profile,
         settings=stamp.settings,
         engine=stamp.engine,

@@ -155,6 +155,7 @@ def step(
         ),
         confirmed,
         all_flags,
+        event.trace,
     )
     act = _act(profile, state, seq, judged.output, abort_signal, len(new_state.seen))
     if act is None:
@@ -166,7 +167,14 @@ def step(
         abort=replace(abort_state, halted=abort_state.halted or wanted is InterventionName.HALT),
     )
     made = intervention(
-        state.stamp, _identity(new_state), seq, judged.output, wanted, reason, evidence
+        state.stamp,
+        _identity(new_state),
+        seq,
+        judged.output,
+        wanted,
+        reason,
+        evidence,
+        event.trace,
     )
     return counted, record, made
 

@@ -6,18 +6,16 @@ network; the methods are the same.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Protocol
 
 import structlog
 
-from ontrack.operators.report import Stamp
+from ontrack.pipeline.asker import Asker
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.gate import GateAnswer, GatePolicy, NoAnswer, Refusal, Tickets
+from ontrack.pipeline.gate import GateAnswer, GatePolicy, Refusal, Tickets
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable, OnTrackError
@@ -31,12 +29,11 @@ from ontrack.topics.events import (
     RunStarted,
     Step,
 )
-from ontrack.topics.knowledge import Effect, ToolContract
+from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
 _log = structlog.get_logger(__name__)
 
-_STAMP = Stamp("client", "client", version("ontrack"))
 _NOT_FOR_CALLERS = frozenset({"type", "run_id", "seq", "time", "agent", "task_id", "tenant"})
 
 
@@ -105,6 +102,7 @@ class Monitor:
 
     Examples
     --------
+    >>> import asyncio
     >>> from ontrack.topics.knowledge import ToolContract
     >>> pay = ToolContract(name="pay", effect="destructive", consumes=("args.order",))
     >>> find = ToolContract(name="find", effect="read", produces=("result.order",))
@@ -149,7 +147,6 @@ class Monitor:
             "parent_run_id": parent_run_id,
         }
         self._deadline_ms = found.gate_deadline_ms if deadline_ms is None else deadline_ms
-        self._policy = GatePolicy.of(found.gate_fail_open if fail_open is None else fail_open)
         self._redaction = found.redaction
         self._channel: Channel
         if embedded is not None:
@@ -159,8 +156,9 @@ class Monitor:
             from ontrack.pipeline.kafka.remote import RemoteChannel
 
             self._channel = RemoteChannel(found, gate_url, token)
+        policy = GatePolicy.of(found.gate_fail_open if fail_open is None else fail_open)
         known = (*self._channel.contracts(), *contracts)
-        self._effects = {contract.name: contract.effect.value for contract in known}
+        self._asker = Asker(self._channel, policy, known)
         self._next_seq = first_seq
         self._is_over = False
 
@@ -236,17 +234,7 @@ class Monitor:
             call_id=call_id,
         )
         proposal = self._redaction.plainly(proposal)
-        try:
-            if limit_ms <= 0:
-                raise NoAnswer("no time was given to the monitor")
-            async with asyncio.timeout(limit_ms / 1000):
-                answer = await self._channel.ask(proposal, limit_ms / 1000)
-            if answer.effect != Effect.UNKNOWN.value:
-                self._effects[tool] = answer.effect
-        except TimeoutError:
-            answer = self._without_monitor(proposal, "the gate did not answer in time")
-        except NoAnswer as silence:
-            answer = self._without_monitor(proposal, str(silence))
+        answer = await self._asker.ask(proposal, limit_ms, self._next_seq)
         if raise_on_block and not answer.allowed:
             raise Blocked(answer)
         return answer
@@ -312,15 +300,6 @@ class Monitor:
         self._is_over = True
         end = RunEnded(**self._identity, time=_now(), outcome=outcome, reward=reward, reason=reason)
         return await self._channel.send(self._redaction.plainly(end))
-
-    def _without_monitor(self, proposal: Proposal, why: str) -> GateAnswer:
-        _log.warning("gate_silent", run_id=proposal.run_id, tool=proposal.tool, why=why)
-        effect = self._effects.get(proposal.tool, Effect.UNKNOWN.value)
-        decision = self._policy.decide(
-            _STAMP, proposal, effect, self._next_seq, why, suffix="client:policy"
-        )
-        self._channel.record(decision)
-        return GateAnswer.of(decision, "policy")
 
 
 class EmbeddedChannel:

@@ -131,6 +131,14 @@ class Settings(BaseSettings):
     gate_decision_ttl_s: float = Field(
         60.0, gt=0, le=86_400, description="how long an allowed call may be redeemed"
     )
+    serve_host: str = "127.0.0.1"
+    serve_port: int = Field(8100, ge=0, le=65_535, description="port of `ontrack serve`")
+    serve_sessions_max: int = Field(
+        20_000, ge=1, description="open sessions that `ontrack serve` keeps; then the idle go first"
+    )
+    serve_spans_s: float = Field(
+        2.0, ge=0, le=600, description="how long a span waits for those above it to name its run"
+    )
     data_dir: str = Field(".cache/worker", description="Faust's data directory")
     batch_events_max: int = Field(
         200, ge=1, description="events folded before their outputs are sent"
@@ -150,8 +158,29 @@ class Settings(BaseSettings):
     watermark_check_s: float = Field(
         5.0, gt=0, description="how often the log's end is compared with what was folded"
     )
+    otlp_topic: str | None = Field(
+        None, description="topic of an OpenTelemetry collector's Kafka exporter: one more source"
+    )
+    otlp_encoding: Literal["auto", "json", "proto"] = Field(
+        "auto", description="encoding of that topic; auto looks at each message"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
+
+    # What is told to other systems.
+    telemetry: bool = Field(
+        False,
+        description="export by OTLP; OTEL_… variables say where to",
+    )
+    telemetry_verdicts: Literal["all", "not_ok"] = Field(
+        "not_ok", description="which verdicts become evaluation events"
+    )
+    telemetry_traces_ratio: float = Field(
+        0.01, ge=0, le=1, description="share of the monitor's own batches and questions traced"
+    )
+    telemetry_guardrails: bool = Field(
+        False, description="also write the guardrail attributes that are still proposals"
+    )
 
     @classmethod
     def settings_customise_sources(

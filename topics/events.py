@@ -60,6 +60,13 @@ class Tokens(_Model):
     output: Annotated[int, Strict(), Field(ge=0)] | None = None
 
 
+class TraceRef(_Model):
+    """Where a step stands in a distributed trace (W3C Trace Context), in lower-case hex."""
+
+    trace_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    span_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+
+
 class _Event(_Model):
     run_id: RunId
     seq: Seq | None = None
@@ -68,6 +75,7 @@ class _Event(_Model):
     task_id: str | None = Field(default=None, max_length=512)
     tenant: str | None = Field(default=None, max_length=256)
     parent_run_id: RunId | None = None
+    trace: TraceRef | None = None
 
 
 class RunStarted(_Event):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ontrack.topics.events import Agent, Outcome
+from ontrack.topics.events import Agent, Outcome, TraceRef
 
 
 class VerdictName(StrEnum):
@@ -80,6 +80,7 @@ class Verdict(_Record):
     authority: Authority
     confirmed: bool | None = None
     flags: tuple[str, ...] = ()
+    trace: TraceRef | None = None
     profile: str
     settings: str
     engine: str
@@ -101,6 +102,7 @@ class Intervention(_Record):
     reason: str
     evidence: tuple[int, ...] = ()
     authority: Authority
+    trace: TraceRef | None = None
     profile: str
     settings: str
     engine: str

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import structlog
 
 from ontrack.pipeline.gate import DecidedBy
+from ontrack.pipeline.gate_wire import DECIDED_BY_HEADER
 from ontrack.pipeline.kafka.emitter import Emitter, Message
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER
-from ontrack.pipeline.kafka.wire import DECIDED_BY_HEADER
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue

@@ -18,14 +18,14 @@ import structlog
 
 from ontrack.operators.gate import effect_of
 from ontrack.operators.report import in_shadow
+from ontrack.pipeline import gate_wire as wire
 from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.gate import DecidedBy, GateAnswer, GatePolicy, Tickets
-from ontrack.pipeline.kafka import wire
+from ontrack.pipeline.gate_wire import Reply
 from ontrack.pipeline.kafka.audit import audit_message
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.peers import PeerUnreachable
 from ontrack.pipeline.kafka.refresher import Refresher
-from ontrack.pipeline.kafka.wire import Reply
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -145,7 +145,7 @@ class Gateway:
         raw
             A proposal as JSON, with an optional ``deadline_ms``.
         forwarded
-            Value of :data:`~ontrack.pipeline.kafka.wire.FORWARDED_HEADER`; None for a question
+            Value of :data:`~ontrack.pipeline.gate_wire.FORWARDED_HEADER`; None for a question
             that was asked here first.
         """
         began = self._clock()

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from ontrack.pipeline.fold import Fold, PartitionState
-from ontrack.pipeline.kafka import offload
+from ontrack.pipeline import offload
 from ontrack.pipeline.kafka.checkpoints import Checkpoints
 from ontrack.pipeline.kafka.emitter import (
     Emitter,

@@ -13,14 +13,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from ontrack.pipeline.gate import GateAnswer, NoAnswer, Refusal
-from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
-from ontrack.pipeline.kafka.wire import (
+from ontrack.pipeline.gate_wire import (
     DECIDED_BY_HEADER,
     GATE_PATH,
     REDEEM_PATH,
     fields_of,
     read_answer,
 )
+from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs, errors
 from ontrack.topics.errors import InvalidEvent, InvalidSettings

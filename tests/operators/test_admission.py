@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from rpds import HashTrieMap
 
-from ontrack.operators.admission import Admission, admit, refuse_after_end
+from ontrack.operators.admission import AGAIN_STEPS_MAX, Admission, admit, refuse_after_end
 from ontrack.topics.errors import ConflictingDuplicate, EventAfterEnd, RunTooLong
 from ontrack.topics.events import ErrorInfo, Proposal, Step
 from tests import strategies
@@ -50,6 +50,43 @@ def test_a_gap_and_a_late_step_are_accepted_and_flagged() -> None:
 
 def test_a_run_that_begins_in_the_middle_has_a_gap() -> None:
     assert Door().admit(step(seq=3)).flags == ("gap",)
+
+
+def spans(count: int, **fields: Any) -> list[Step]:
+    return [
+        step(trace={"trace_id": "a" * 32, "span_id": f"{number:016x}"}, **fields)
+        for number in range(1, count + 1)
+    ]
+
+
+def test_a_span_that_is_delivered_again_is_a_duplicate_and_an_equal_call_is_none() -> None:
+    door = Door()
+    calls = spans(3, args={"q": "same"}, result="same")
+    assert [door.admit(call).seq for call in calls] == [0, 1, 2]
+    assert [door.admit(call).duplicate for call in calls] == [True] * 3
+    assert not door.admit(step(args={"q": "same"}, result="same")).duplicate
+
+
+def test_a_trace_without_a_span_names_no_call() -> None:
+    door = Door()
+    for number in range(2):
+        found = door.admit(step(trace={"trace_id": "a" * 32}))
+        assert (found.seq, found.duplicate) == (number, False)
+
+
+def test_a_span_is_known_again_for_as_many_steps_as_stated() -> None:
+    door = Door(steps_max=1000)
+    calls = spans(AGAIN_STEPS_MAX + 1)
+    for call in calls:
+        door.admit(call)
+    assert not door.admit(calls[0]).duplicate
+    assert door.admit(calls[2]).duplicate
+
+
+def test_a_trace_changes_nothing_about_a_numbered_step() -> None:
+    door = Door()
+    door.admit(step(seq=0))
+    assert door.admit(step(seq=0, trace={"trace_id": "a" * 32, "span_id": "b" * 16})).duplicate
 
 
 def test_the_same_step_again_is_a_duplicate_whatever_the_key_order() -> None:

@@ -521,7 +521,7 @@ async def test_what_ended_a_run_is_seen_even_if_its_end_cannot_be_sent(
 
 def test_the_example_of_the_class_prints_what_it_says() -> None:
     failed, tried = doctest.testmod(client)
-    assert (failed, tried) == (0, 7)
+    assert (failed, tried) == (0, 8)
 
 
 def python_blocks(document: str) -> list[tuple[str, str]]:

@@ -18,13 +18,13 @@ from ontrack.operators.report import Stamp
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import PartitionState
 from ontrack.pipeline.gate import GateAnswer, GatePolicy
+from ontrack.pipeline.gate_wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER, SOURCE_HEADER
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.peers import PeerUnreachable
-from ontrack.pipeline.kafka.wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply
 from ontrack.pipeline.kafka.worker import Worker
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record

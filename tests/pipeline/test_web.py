@@ -9,10 +9,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from ontrack.pipeline.kafka import web as pages_module
-from ontrack.pipeline.kafka.web import check_exposure, is_loopback, web_options
-from ontrack.pipeline.kafka.wire import Reply
+from ontrack.pipeline import web as pages_module
+from ontrack.pipeline.gate_wire import Reply
+from ontrack.pipeline.kafka.web import check_exposure, web_options
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.web import is_loopback, read_body
 from ontrack.topics.errors import InvalidSettings
 
 
@@ -79,7 +80,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     settings = Settings(message_bytes_max=2048)
 
     async def page(request: web.Request) -> web.Response:
-        raw = await pages_module._body(request, settings)
+        raw = await read_body(request, settings.message_bytes_max)
         assert isinstance(raw, Reply)
         return web.Response(status=raw.status, body=raw.body)
 

@@ -93,7 +93,7 @@ def test_encoding_is_compact_in_the_models_order_and_keeps_nulls():
     raw = encode(RunEnded(run_id="r", outcome="success"))
     assert raw == (
         b'{"run_id":"r","seq":null,"time":null,"agent":null,"task_id":null,"tenant":null,'
-        b'"parent_run_id":null,"type":"run_ended","outcome":"success","reward":null,"reason":null}'
+        b'"parent_run_id":null,"trace":null,"type":"run_ended","outcome":"success","reward":null,"reason":null}'
     )
 
 

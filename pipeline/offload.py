@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from ontrack.operators.state import RunState
 from ontrack.pipeline.fold import Fold, PartitionState, Said
 from ontrack.pipeline.record import Record
+from ontrack.pipeline.timing import Observe, timed_apply, unobserved
 from ontrack.topics.errors import InvalidSnapshot
 
 CELLS_MAX = 16_384
@@ -46,21 +47,23 @@ async def apply(
     holder: Holder,
     record: Record,
     elsewhere: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    observe: Observe = unobserved,
 ) -> list[Said]:
     """Fold a record, in a thread where that may take long; the result is the same.
 
     Only its caller may change the state until this returns. ``elsewhere`` is entered while a thread
-    works, so that other partitions need not wait for it.
+    works, so that other partitions need not wait for it. ``observe`` is told the seconds of the
+    fold alone, without the waiting.
     """
     state = holder.state
     known = _known(state, record)
     if known is None or not is_long(known, state, record):
         # A run's first record asks the library, which has one thread.
-        return fold.apply(state, record)
+        return timed_apply(fold, state, record, observe)
     holder.state = _before(state, known)
     try:
         async with elsewhere():
-            return await asyncio.to_thread(fold.apply, state, record)
+            return await asyncio.to_thread(timed_apply, fold, state, record, observe)
     finally:
         holder.state = state
 
