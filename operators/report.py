@@ -91,12 +91,14 @@ def verdict(
     trace: TraceRef | None = None,
 ) -> Verdict:
     """Build the record of one step's verdict."""
-    run_id, task_id, _, _ = identity
+    run_id, task_id, agent, tenant = identity
     return Verdict(
         id=f"{run_id}:{seq}",
         run_id=run_id,
         seq=seq,
         task_id=task_id,
+        agent=agent,
+        tenant=tenant,
         tool=tool,
         verdict=output.name,
         severity=output.severity,
@@ -191,7 +193,7 @@ def decision(
     authority: Authority,
 ) -> Decision:
     """Build the gate's answer; authority that may not block turns a block into unknown."""
-    run_id, task_id, _, _ = identity
+    run_id, task_id, agent, tenant = identity
     allowed_to_block = authority is Authority.INTERVENE
     outcome = answer.decision
     if outcome == "block" and not allowed_to_block:
@@ -201,6 +203,8 @@ def decision(
         run_id=run_id,
         seq=seq,
         task_id=task_id,
+        agent=agent,
+        tenant=tenant,
         tool=tool,
         effect=answer.effect.value,
         decision=outcome,

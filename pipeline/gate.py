@@ -108,6 +108,8 @@ class GatePolicy:
             run_id=proposal.run_id,
             seq=number,
             task_id=proposal.task_id,
+            agent=proposal.agent,
+            tenant=proposal.tenant,
             tool=proposal.tool,
             effect=effect,
             decision="allow" if passes else "block",

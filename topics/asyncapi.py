@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ontrack.topics.catalog import Catalogue, TopicSpec
+from ontrack.topics.schemas.plain import plainly_described, require_type
 
 _SCHEMAS = "#/components/schemas/"
 _RECEIVED = ("events", "proposals", "references", "contracts", "tasks")
+#: Headers that every message has; ``ce_subject`` is the run id, or the key of what is no run's.
+_HEADERS: Final = ("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "content-type")
+_BINDING: Final = "0.5.0"
 
 
 def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
@@ -26,16 +30,26 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
         for role in catalogue.__dataclass_fields__
         if role not in ("snapshots", "owners")  # between workers, nobody else's business
     }
-    models = list(dict.fromkeys(model for spec in catalogue for model in spec.models))
-    _, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template=_SCHEMAS + "{model}"
-    )
-    messages = {model.__name__: _message(model) for model in models}
-    messages["FleetAggregate"] = {
-        "name": "FleetAggregate",
-        "contentType": "application/json",
-        "payload": {"type": "object"},
+    modes: dict[type[BaseModel], Literal["validation", "serialization"]] = {
+        model: "validation" if role in _RECEIVED else "serialization"
+        for role, spec in roles.items()
+        for model in spec.models
     }
+    places, definitions = models_json_schema(
+        list(modes.items()), ref_template=_SCHEMAS + "{model}", by_alias=True
+    )
+    for spec in roles.values():
+        for model in spec.models:
+            if len(spec.models) > 1 or modes[model] == "serialization":
+                name = places[model, modes[model]]["$ref"].removeprefix(_SCHEMAS)
+                require_type(definitions["$defs"][name])
+    messages = {
+        model.__name__: _message(model.__name__, _summary(model), places[model, mode])
+        for model, mode in modes.items()
+    }
+    messages["FleetAggregate"] = _message(
+        "FleetAggregate", "What a group of runs did in a minute.", {"type": "object"}
+    )
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -51,7 +65,7 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
         "components": {
             "messages": messages,
             "messageTraits": {"cloudEvent": _cloud_event()},
-            "schemas": definitions.get("$defs", {}),
+            "schemas": _in_the_default_format(plainly_described(definitions["$defs"])),
         },
     }
 
@@ -60,16 +74,32 @@ def _message_names(spec: TopicSpec) -> list[str]:
     return [model.__name__ for model in spec.models] or ["FleetAggregate"]
 
 
-def _message(model: type[BaseModel]) -> dict[str, Any]:
-    summary = (model.__doc__ or model.__name__).strip().splitlines()[0]
+def _summary(model: type[BaseModel]) -> str:
+    text = (model.__doc__ or model.__name__).strip().splitlines()[0]
+    return text.replace("``", "`")
+
+
+def _message(name: str, summary: str, payload: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": model.__name__,
+        "name": name,
         "summary": summary,
         "contentType": "application/json",
         "traits": [{"$ref": "#/components/messageTraits/cloudEvent"}],
-        "payload": {"$ref": f"{_SCHEMAS}{model.__name__}"},
-        "bindings": {"kafka": {"key": {"type": "string"}, "bindingVersion": "0.5.0"}},
+        "payload": payload,
+        "bindings": {"kafka": {"key": {"type": "string"}, "bindingVersion": _BINDING}},
     }
+
+
+def _in_the_default_format(node: Any) -> Any:
+    """Write tuples as AsyncAPI's own schema format has them, which is a draft-07 one."""
+    if isinstance(node, list):
+        return [_in_the_default_format(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    found = {name: _in_the_default_format(child) for name, child in node.items()}
+    if isinstance(found.get("prefixItems"), list):
+        found["items"] = found.pop("prefixItems")
+    return found
 
 
 def _channel(spec: TopicSpec) -> dict[str, Any]:
@@ -85,7 +115,7 @@ def _channel(spec: TopicSpec) -> dict[str, Any]:
                 "partitions": spec.partitions,
                 "replicas": spec.replication,
                 "topicConfiguration": _topic_configuration(spec.settings),
-                "bindingVersion": "0.5.0",
+                "bindingVersion": _BINDING,
             }
         },
     }
@@ -120,10 +150,8 @@ def _operation(role: str, spec: TopicSpec) -> dict[str, Any]:
 
 
 def _cloud_event() -> dict[str, Any]:
-    names = ("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "ce_subject")
-    return {
-        "headers": {
-            "type": "object",
-            "properties": {name: {"type": "string"} for name in (*names, "content-type")},
-        }
-    }
+    texts: dict[str, Any] = {name: {"type": "string", "minLength": 1} for name in _HEADERS}
+    texts["ce_specversion"] = {"type": "string", "const": "1.0"}
+    texts["ce_time"]["format"] = "date-time"
+    texts["ce_subject"] = {"type": "string"}
+    return {"headers": {"type": "object", "properties": texts, "required": list(_HEADERS)}}

@@ -13,6 +13,9 @@ integer beyond 64 bits in args or result   its decimal digits as string  ``huge_
 ========================================== ============================= ==================
 
 The digits of a huge integer are kept however many there are; the message limit bounds them.
+
+Events and proposals may also come as CloudEvents in structured mode; see
+:mod:`ontrack.topics.cloudevents`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from ontrack.topics.cloudevents import is_envelope, unwrapped
 from ontrack.topics.errors import (
     InvalidEvent,
     InvalidSettings,
@@ -218,7 +222,7 @@ def event_headers(
     time : datetime or str
         Aware time, or RFC 3339 text.
     subject : str, optional
-        What the event is about, for filters.
+        What the event is about, for filters: the run id, or the key of what is no run's.
     """
     stamp = time if isinstance(time, str) else time.isoformat().replace("+00:00", "Z")
     headers = {
@@ -243,17 +247,19 @@ def _decode(
             "shorten the result or raise the limit"
         )
     flags: tuple[str, ...] = ()
+    is_wrapped = False
     try:
         record = adapter.validate_json(raw)
     except ValidationError as error:
-        if not _is_syntax_error(error):
+        if not _is_syntax_error(error) and not _may_be_envelope(raw):
             raise _invalid(error, known, limits.quote_values) from None
-        record, flags = _decode_leniently(adapter, known, raw, limits.quote_values)
+        record, flags, is_wrapped = _decode_leniently(adapter, known, raw, limits.quote_values)
     if isinstance(record, Call) and not _is_plainly_fine(record):
         # One bracket is the event's own: with no more than this, nothing can be too deep.
-        if raw.count(b"{") + raw.count(b"[") > limits.depth + 1:
+        # The bytes tell nothing where an envelope holds them in base64.
+        if is_wrapped or raw.count(b"{") + raw.count(b"[") > limits.depth + 1:
             _check_depth(record, limits.depth)
-        if may_need_taming(raw):
+        if is_wrapped or may_need_taming(raw):
             record, flags = _tamed(record, flags)
     return Decoded(record, flags)
 
@@ -262,12 +268,21 @@ def _is_plainly_fine(call: Call) -> bool:
     return is_plainly_fine(call.args) and is_plainly_fine(getattr(call, "result", None))
 
 
+def _may_be_envelope(raw: bytes) -> bool:
+    return b'"specversion"' in raw
+
+
 def _decode_leniently(
     adapter: TypeAdapter[E], known: tuple[str, ...], raw: bytes, quote: bool
-) -> tuple[E, tuple[str, ...]]:
+) -> tuple[E, tuple[str, ...], bool]:
+    """Return the record, the treatments it needed, and whether it came in an envelope."""
     value, flags = parse_leniently(raw, quote)
+    is_wrapped = is_envelope(value)
+    if is_wrapped:
+        value, more = unwrapped(value, quote)
+        flags = tuple(sorted({*flags, *more}))
     try:
-        return adapter.validate_python(value), flags
+        return adapter.validate_python(value), flags, is_wrapped
     except ValidationError as error:
         raise _invalid(error, known, quote) from None
 

@@ -20,6 +20,7 @@
     │   └── InvalidSnapshot     stored state that does not fit; the log is folded instead
     ├── InvalidSettings         settings that contradict each other or are out of range
     ├── UnknownName             a profile, encoder or format nobody has registered
+    ├── AlertUndelivered        a sink did not take an alert; it becomes a dead letter
     └── BrokerUnavailable       Kafka does not answer, or lacks a topic we need
 
 Every message says what was wrong, where, what was expected and what to do.
@@ -139,6 +140,10 @@ class InvalidSettings(OnTrackError):
 
 class UnknownName(OnTrackError):
     """A profile, encoder, format or topic that nobody has registered."""
+
+
+class AlertUndelivered(OnTrackError):
+    """A sink did not take an alert, however often it was tried; it becomes a dead letter."""
 
 
 class BrokerUnavailable(OnTrackError):

@@ -71,7 +71,10 @@ class _Event(_Model):
     run_id: RunId
     seq: Seq | None = None
     time: AwareDatetime | None = None
-    agent: Annotated[Agent, BeforeValidator(_agent_from_name)] | None = None
+    agent: (
+        Annotated[Agent, BeforeValidator(_agent_from_name, json_schema_input_type=str | Agent)]
+        | None
+    ) = None
     task_id: str | None = Field(default=None, max_length=512)
     tenant: str | None = Field(default=None, max_length=256)
     parent_run_id: RunId | None = None
@@ -89,12 +92,16 @@ class Call(_Model):
 
     action: str | None = None
     tool: Name
-    args: Annotated[dict[str, Any], BeforeValidator(_null_means_empty)] = Field(
-        default_factory=dict
-    )
+    args: Annotated[
+        dict[str, Any],
+        BeforeValidator(_null_means_empty, json_schema_input_type=dict[str, Any] | None),
+    ] = Field(default_factory=dict)
 
 
-ArtifactIds = Annotated[tuple[ArtifactId, ...], BeforeValidator(_null_means_none_of_them)]
+ArtifactIds = Annotated[
+    tuple[ArtifactId, ...],
+    BeforeValidator(_null_means_none_of_them, json_schema_input_type=tuple[ArtifactId, ...] | None),
+]
 
 
 class Step(_Event, Call):
@@ -106,7 +113,10 @@ class Step(_Event, Call):
 
     type: Literal["step"] = "step"
     result: Any = None
-    error: Annotated[ErrorInfo | None, BeforeValidator(_error_from_text)] = None
+    error: Annotated[
+        ErrorInfo | None,
+        BeforeValidator(_error_from_text, json_schema_input_type=str | bool | ErrorInfo | None),
+    ] = None
     call_id: str | None = None
     parents: tuple[Seq, ...] | None = None
     consumed: ArtifactIds | None = None

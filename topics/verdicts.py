@@ -65,6 +65,8 @@ class Verdict(_Record):
     run_id: str
     seq: int
     task_id: str | None = None
+    agent: Agent | None = None
+    tenant: str | None = None
     tool: str | None = None
     verdict: VerdictName
     severity: int = Field(ge=0, le=3)
@@ -119,6 +121,8 @@ class Decision(_Record):
     run_id: str
     seq: int
     task_id: str | None = None
+    agent: Agent | None = None
+    tenant: str | None = None
     tool: str
     effect: str
     decision: Literal["allow", "block", "unknown"]

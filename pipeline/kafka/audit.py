@@ -44,6 +44,7 @@ def audit_message(
         source="ontrack/gate",
         event_type=codecs.event_type(decision),
         time=datetime.now(UTC),
+        subject=decision.run_id,
     )
     headers = [*headers, (DECIDED_BY_HEADER, by.encode())]
     if answered is not None:

@@ -95,6 +95,7 @@ def messages_of(topics: Catalogue, source: Record, outputs: Sequence[Output]) ->
             source="ontrack",
             event_type=codecs.event_type(output),
             time=datetime.now(UTC),
+            subject=None if isinstance(output, DeadLetter) else output.run_id,
         )
         where = f"{source.topic}:{source.partition}:{source.offset}".encode()
         headers.append((SOURCE_HEADER, where))
@@ -122,6 +123,7 @@ def event_message(
         source="ontrack",
         event_type=codecs.event_type(event),
         time=datetime.now(UTC),
+        subject=event.run_id,
     )
     return Message(
         topics.events.name, partition, event.run_id.encode(), codecs.encode(event), headers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time as clock
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -50,7 +51,9 @@ async def send_events(
                 topic,
                 value,
                 key=event.run_id.encode(),
-                headers=_headers(event, f"{event.run_id}:{event.type}:{_number(event, count)}"),
+                headers=_headers(
+                    event, f"{event.run_id}:{event.type}:{_number(event, count)}", event.run_id
+                ),
             )
             count += 1
             waiting.append(future)
@@ -90,12 +93,13 @@ async def send_knowledge(
         return 0
     producer = await start_producer(settings)
     try:
-        futures = [
-            await producer.send(
-                topic, codecs.encode(item), key=key.encode(), headers=_headers(item, key)
-            )
-            for topic, key, item in items
-        ]
+        futures = []
+        for topic, key, item in items:
+            value = codecs.encode(item)
+            # Another version is another message; the same one sent again is not.
+            event_id = f"{key}:{hashlib.sha256(value).hexdigest()[:16]}"
+            headers = _headers(item, event_id, key)
+            futures.append(await producer.send(topic, value, key=key.encode(), headers=headers))
         await asyncio.gather(*futures)
     except KafkaError as error:
         raise unreachable(settings, error) from error
@@ -123,10 +127,11 @@ def _number(event: Event, sent: int) -> str:
     return str(event.seq) if event.seq is not None else f"sent-{sent}"
 
 
-def _headers(item: BaseModel, event_id: str) -> list[tuple[str, bytes]]:
+def _headers(item: BaseModel, event_id: str, subject: str) -> list[tuple[str, bytes]]:
     return codecs.event_headers(
         event_id=event_id,
         source="ontrack/send",
         event_type=codecs.event_type(item),
         time=getattr(item, "time", None) or datetime.now(UTC),
+        subject=subject,
     )

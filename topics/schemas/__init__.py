@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from ontrack.topics.errors import UnknownName
 from ontrack.topics.knowledge import Task, ToolContract
+from ontrack.topics.schemas.plain import plainly_described
 
 # Only people write these, so an unknown field is a typing error. The loader ignores it.
 _CLOSED: Final = ("Task", "AllowedEffect", "StepBudget")
@@ -62,23 +63,10 @@ def file_schema(kind: str) -> dict[str, Any]:
         if name in made.get("$defs", {}):
             made["$defs"][name]["additionalProperties"] = False
     head = {"$schema": GenerateJsonSchema.schema_dialect, "$id": f"urn:ontrack:{kind}.schema.json"}
-    cleaned: dict[str, Any] = _for_readers(made)
+    cleaned: dict[str, Any] = plainly_described(made)
     return head | {"title": cleaned.pop("title")} | cleaned
 
 
 def schema_text(kind: str) -> str:
     """Return the schema as the text of a file. Errors as :func:`file_schema`."""
     return json.dumps(file_schema(kind), indent=2, ensure_ascii=False) + "\n"
-
-
-def _for_readers(node: Any) -> Any:
-    """Turn the models' docs into plain sentences: no markup, no sections on parameters."""
-    if isinstance(node, list):
-        return [_for_readers(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    text = node.get("description")
-    if isinstance(text, str):
-        plain = " ".join(text.partition("\nParameters\n")[0].split()).replace("``", "`")
-        node = node | {"description": plain}
-    return {name: _for_readers(child) for name, child in node.items()}
