@@ -14,6 +14,7 @@ from ontrack.pipeline.fold import Fold, Said
 from ontrack.pipeline.library import Library
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.timing import Observe, timed_apply, unobserved
 from ontrack.solver import kernels
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidSettings
@@ -87,6 +88,11 @@ def use_kernel(settings: Settings) -> None:
 class EmbeddedMonitor:
     """A monitor that is fed events and gives back what it has to say.
 
+    Parameters
+    ----------
+    observe
+        Told how many seconds each event took to fold.
+
     Examples
     --------
     >>> from ontrack.pipeline.settings import load_settings
@@ -103,7 +109,9 @@ class EmbeddedMonitor:
         contracts: Iterable[ToolContract] = (),
         tasks: Iterable[Task] = (),
         encoder: Encoder | None = None,
+        observe: Observe = unobserved,
     ) -> None:
+        self._observe = observe
         self.fold = make_fold(settings, encoder)
         self.fold.library.fill(references, contracts, tasks)
         self.state = self.fold.partition()
@@ -121,14 +129,14 @@ class EmbeddedMonitor:
         place = self._fed - 1 if offset is None else offset
         outputs: list[Output] = []
         left: deque[Said] = deque(
-            self.fold.apply(self.state, Record(value, None, source, 0, place))
+            timed_apply(self.fold, self.state, Record(value, None, source, 0, place), self._observe)
         )
         while left:
             said = left.popleft()
             if isinstance(said, Notice):
                 # Over Kafka it goes through the log; here it is simply the next event.
                 notice = Record(codecs.encode(said), None, source, 0, place)
-                left.extend(self.fold.apply(self.state, notice))
+                left.extend(timed_apply(self.fold, self.state, notice, self._observe))
             else:
                 outputs.append(said)
         return outputs

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
+import time
 from collections.abc import Iterable
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from ontrack.pipeline.record import Record
+from ontrack.pipeline.timing import Durations
 from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Output, Scorecard, Verdict
+
+if TYPE_CHECKING:
+    from ontrack.pipeline.fold import Fold
+
+ANSWER_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+ENGINE_BUCKETS = (
+    *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005),
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
+)
 
 
 class Metrics:
-    """Counters of one process, in the names that Prometheus shows."""
+    """Counters of one process, in the names that Prometheus shows.
+
+    Attributes
+    ----------
+    registry : CollectorRegistry
+        Where all of them stand, those of the Python process as well.
+    began_s : float
+        When it began to count, seconds since the epoch.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.began_s = time.time()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        Info("ontrack_build", "Version of this process", registry=self.registry).info(
+            {"version": version("ontrack"), "python": platform.python_version()}
+        )
+        self._inside = _Inside()
+        self.registry.register(self._inside)
+        self.engine_seconds = Durations(
+            "ontrack_engine_seconds", "Time to fold one event, without I/O", ENGINE_BUCKETS
+        )
+        self.registry.register(self.engine_seconds)
         self.events = Counter(
             "ontrack_events", "Events folded", ["partition"], registry=self.registry
         )
@@ -75,7 +124,7 @@ class Metrics:
             "ontrack_gate_seconds",
             "Time from a gate request over HTTP to its answer",
             ["way"],
-            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+            buckets=ANSWER_BUCKETS,
             registry=self.registry,
         )
         self.gate_redeemed = Counter(
@@ -87,6 +136,43 @@ class Metrics:
         self.audit_dropped = Counter(
             "ontrack_gate_audit_dropped",
             "Decisions over HTTP that did not reach their topic",
+            registry=self.registry,
+        )
+        self.hook_requests = Counter(
+            "ontrack_hook_requests",
+            "Calls of hooks by host, moment and decision",
+            ["host", "moment", "decision"],
+            registry=self.registry,
+        )
+        self.hook_seconds = Histogram(
+            "ontrack_hook_seconds",
+            "Time from a hook's call to its answer",
+            ["host"],
+            buckets=ANSWER_BUCKETS,
+            registry=self.registry,
+        )
+        self.hook_bypassed = Counter(
+            "ontrack_hook_bypassed",
+            "Steps whose call was not asked about, or ran in spite of the answer",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.telemetry_exported = Counter(
+            "ontrack_telemetry_exported",
+            "Records that a collector took (logs, spans), and exports of all metrics",
+            ["signal"],
+            registry=self.registry,
+        )
+        self.telemetry_dropped = Counter(
+            "ontrack_telemetry_dropped",
+            "Records and exports that no collector took, and why",
+            ["signal", "reason"],
+            registry=self.registry,
+        )
+        self.alerts = Counter(
+            "ontrack_alerts",
+            "Alerts by route and sink: delivered, retried, dead_letter; suppressed and held wait",
+            ["route", "sink", "result"],
             registry=self.registry,
         )
         self.open_runs = Gauge(
@@ -107,6 +193,10 @@ class Metrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
             registry=self.registry,
         )
+
+    def watch(self, fold: Fold) -> None:
+        """Show the encoder's cache and the library of a fold; both are read when asked for."""
+        self._inside.fold = fold
 
     def count(self, output: Output) -> None:
         """Count one output."""
@@ -141,3 +231,38 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _Inside(Collector):
+    """What the fold counts itself, read at the moment somebody asks, so that it costs nothing."""
+
+    def __init__(self) -> None:
+        self.fold: Fold | None = None
+        self._known = {"references": 0, "contracts": 0, "tasks": 0}
+
+    def collect(self) -> Iterable[Metric]:
+        encoder = None if self.fold is None else self.fold.encoder
+        hits = CounterMetricFamily(
+            "ontrack_encoder_cache_hits",
+            "Texts whose vector was at hand",
+            0 if encoder is None else encoder.hits,
+        )
+        misses = CounterMetricFamily(
+            "ontrack_encoder_cache_misses",
+            "Texts that had to be encoded",
+            0 if encoder is None else encoder.misses,
+        )
+        knowledge = GaugeMetricFamily(
+            "ontrack_knowledge", "Current references, contracts and tasks", labels=["kind"]
+        )
+        for kind, count in self._counts().items():
+            knowledge.add_metric([kind], count)
+        return hits, misses, knowledge
+
+    def _counts(self) -> dict[str, int]:
+        if self.fold is not None:
+            # A dictionary may grow meanwhile, where metrics are exported from another thread while
+            # knowledge comes in. What was known a moment ago is as good.
+            with contextlib.suppress(RuntimeError):
+                self._known = self.fold.library.counts()
+        return self._known

@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from ontrack.operators.redaction import Redaction
+from ontrack.pipeline.alerting.settings import AlertSettings
 from ontrack.pipeline.calibrated import Calibration
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidSettings
@@ -137,7 +138,7 @@ class Settings(BaseSettings):
         20_000, ge=1, description="open sessions that `ontrack serve` keeps; then the idle go first"
     )
     serve_spans_s: float = Field(
-        2.0, ge=0, le=600, description="how long a span waits for those above it to name its run"
+        2.0, ge=0, le=600, description="how long a trace may take to name the run of its calls"
     )
     data_dir: str = Field(".cache/worker", description="Faust's data directory")
     batch_events_max: int = Field(
@@ -177,6 +178,10 @@ class Settings(BaseSettings):
     )
     telemetry_traces_ratio: float = Field(
         0.01, ge=0, le=1, description="share of the monitor's own batches and questions traced"
+    )
+    alerts: Annotated[AlertSettings, BeforeValidator(_from_json)] = Field(
+        default_factory=AlertSettings,
+        description="who is told of interventions, and how: `[alerts]`",
     )
     telemetry_guardrails: bool = Field(
         False, description="also write the guardrail attributes that are still proposals"

@@ -28,6 +28,8 @@ from ontrack.pipeline.kafka.peers import PeerUnreachable
 from ontrack.pipeline.kafka.refresher import Refresher
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry, Span
+from ontrack.pipeline.telemetry.evaluations import guardrail
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import (
@@ -123,7 +125,9 @@ class Gateway:
         post: PeerPost,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        telemetry: AnyTelemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry or NoTelemetry()
         self._settings = settings
         self._topics = topics
         self._fold = fold
@@ -148,6 +152,10 @@ class Gateway:
             Value of :data:`~ontrack.pipeline.gate_wire.FORWARDED_HEADER`; None for a question
             that was asked here first.
         """
+        with self._telemetry.span("ontrack.gate") as span:
+            return await self._answer(raw, forwarded, span)
+
+    async def _answer(self, raw: bytes, forwarded: str | None, span: Span) -> Reply:
         began = self._clock()
         try:
             decoded = codecs.decode_proposal(raw, self._settings.limits).event
@@ -185,7 +193,19 @@ class Gateway:
             reply, said = Reply(200, codecs.encode(answer)), answer.decision
         self._metrics.gate_requests.labels(said, way).inc()
         self._metrics.gate_seconds.labels(way).observe(self._clock() - began)
+        self._describe(span, proposal, said, way)
         return reply
+
+    def _describe(self, span: Span, proposal: Proposal, said: str, way: Way) -> None:
+        """Say in a question's span what was asked about and what the answer was."""
+        span.link(proposal.trace)
+        span.set("gen_ai.conversation.id", proposal.run_id)
+        span.set("gen_ai.tool.name", proposal.tool)
+        span.set("ontrack.decision", said)
+        span.set("ontrack.way", way)
+        if self._telemetry.rules.guardrails:
+            for name, value in guardrail(said, proposal.call_id).items():
+                span.set(name, value)
 
     async def redeem(self, raw: bytes, forwarded: bool = False) -> Reply:
         """Use a decision for the call that it was made for; 200 once, else 409 with why.
@@ -344,6 +364,7 @@ class Gateway:
     ) -> None:
         """Put a decision on its topic; who does not answer from a sound state says only that."""
         self._metrics.count(decision)
+        self._telemetry.tell(decision)
         if asked.partition is None:
             self._metrics.audit_dropped.inc()
             return

@@ -21,16 +21,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import structlog
 
-from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline import offload
+from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.kafka.checkpoints import Checkpoints
 from ontrack.pipeline.kafka.emitter import (
     Emitter,
     Message,
+    Sent,
     event_message,
     messages_of,
 )
@@ -41,9 +43,10 @@ from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry, Span
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.events import ChildStarted, GapClosed, Notice, RunEnded
-from ontrack.topics.verdicts import Output
+from ontrack.topics.verdicts import Intervention, Output, Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -90,6 +93,7 @@ class PartitionOwner:
         follower: KnowledgeFollower,
         metrics: Metrics,
         turns: Turns | None = None,
+        telemetry: AnyTelemetry | None = None,
     ) -> None:
         self.partition = partition
         self.state: PartitionState = fold.partition()
@@ -109,6 +113,7 @@ class PartitionOwner:
         self._follower = follower
         self._metrics = metrics
         self._turns = turns or Turns()
+        self._telemetry = telemetry or NoTelemetry()
         self._checkpoints = Checkpoints(
             partition, topics, fold, log, emitter, follower, metrics, self._turns
         )
@@ -342,16 +347,18 @@ class PartitionOwner:
         """Answer proposals from the runs as they stand."""
         if not records or not self._owned:
             return
-        messages, newest_ms = [], _newest_ms(records)
+        answers: list[Sent] = []
+        newest_ms = _newest_ms(records)
         try:
-            async with self._turns.working():
-                for record in records:
-                    await self._cover(record, newest_ms)
-                    answer = self._fold.decide(self.state, record)
-                    messages += self._untold(self.asked, record, [answer])
-                    self.asked.next_offset = record.offset + 1
-                    await self._turns.give_way()
-            await self._emitter.emit(messages)
+            with self._span("ontrack.answers", records) as span:
+                async with self._turns.working():
+                    for record in records:
+                        await self._cover(record, newest_ms)
+                        answer = self._fold.decide(self.state, record)
+                        answers += self._untold(self.asked, record, [answer])
+                        self.asked.next_offset = record.offset + 1
+                        await self._turns.give_way()
+                await self._say(answers, span)
         except BaseException:
             # Whoever goes on answers them: the floors say which of them have been answered.
             self.asked.next_offset = self.answered + 1
@@ -376,7 +383,8 @@ class PartitionOwner:
             return
         began = time.monotonic()
         try:
-            await self._fold_and_tell(records)
+            with self._span("ontrack.batch", records) as span:
+                await self._fold_and_tell(records, span)
         except BaseException:
             # What was folded may not have been said: no checkpoint may be written of this state,
             # and whoever takes the partition again folds from the last sound one.
@@ -389,8 +397,8 @@ class PartitionOwner:
             await self._checkpoints.write(self.state, self.watermark.next_offset)
         self._metrics.batch_seconds.observe(time.monotonic() - began)
 
-    async def _fold_and_tell(self, records: Sequence[Record]) -> None:
-        messages: list[Message] = []
+    async def _fold_and_tell(self, records: Sequence[Record], span: Span) -> None:
+        told_now: list[Sent] = []
         notices: list[Message] = []
         newest_ms = _newest_ms(records)
         told = max(self.watermark.floors.values(), default=Told()).offset
@@ -398,12 +406,18 @@ class PartitionOwner:
             for record in records:
                 await self._cover(record, newest_ms)
                 duplicates = self.state.duplicates
-                said = await offload.apply(self._fold, self, record, self._turns.elsewhere)
+                said = await offload.apply(
+                    self._fold,
+                    self,
+                    record,
+                    self._turns.elsewhere,
+                    self._metrics.engine_seconds.observe,
+                )
                 self._metrics.duplicates.inc(self.state.duplicates - duplicates)
                 outputs = [item for item in said if not isinstance(item, Notice)]
                 if record.offset > told:
                     notices += [self._notice(item) for item in said if isinstance(item, Notice)]
-                messages += self._untold(self.watermark, record, outputs)
+                told_now += self._untold(self.watermark, record, outputs)
                 self._checkpoints.note(outputs)
                 self.watermark.next_offset = record.offset + 1
                 await self._turns.give_way()
@@ -413,7 +427,27 @@ class PartitionOwner:
         self._metrics.observe(self.partition, len(records), len(self.state.runs))
         # Notices first: where an output of this batch is found, they must be in the log already.
         await self._emitter.emit(notices)
-        await self._emitter.emit(messages)
+        await self._say(told_now, span)
+
+    async def _say(self, sent: Sequence[Sent], span: Span) -> None:
+        """Publish outputs; once they are acknowledged, others are told of them as well."""
+        await self._emitter.emit([item.message for item in sent])
+        span.set("ontrack.outputs", len(sent))
+        for _, output, _ in sent:
+            self._telemetry.tell(output)
+            if isinstance(output, (Verdict, Intervention)):
+                span.link(output.trace)
+
+    def _span(self, name: str, records: Sequence[Record]) -> AbstractContextManager[Span]:
+        return self._telemetry.span(
+            name,
+            {
+                "ontrack.partition": self.partition,
+                "ontrack.offset.first": records[0].offset,
+                "ontrack.offset.last": records[-1].offset,
+                "ontrack.records": len(records),
+            },
+        )
 
     def _start_over(self) -> None:
         """Forget the state: it is ahead of what was said. The next recovery builds it anew."""
@@ -423,14 +457,14 @@ class PartitionOwner:
 
     def _untold(
         self, watermark: Watermark, record: Record, outputs: Sequence[Output]
-    ) -> list[Message]:
+    ) -> list[Sent]:
         """Return what is above the floors, and count it."""
-        messages = []
-        for message, output, place in messages_of(self._topics, record, outputs):
-            if place > watermark.floors.get(message.topic, Told()):
-                messages.append(message)
-                self._metrics.count(output)
-        return messages
+        untold = []
+        for sent in messages_of(self._topics, record, outputs):
+            if sent.told > watermark.floors.get(sent.message.topic, Told()):
+                untold.append(sent)
+                self._metrics.count(sent.output)
+        return untold
 
     def _notice(self, notice: Notice) -> Message:
         told = notice.child_run_id if isinstance(notice, ChildStarted) else notice.parent_run_id

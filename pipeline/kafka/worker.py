@@ -22,6 +22,7 @@ from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import LogReader
+from ontrack.pipeline.kafka.otlp_source import OtlpSource
 from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.kafka.owners import OwnerDirectory
 from ontrack.pipeline.kafka.peers import Peers
@@ -29,6 +30,7 @@ from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 
@@ -121,6 +123,8 @@ class Worker:
         self.topics = topics_of(settings)
         self.metrics = Metrics()
         self.fold = make_fold(settings)
+        self.metrics.watch(self.fold)
+        self.telemetry = Telemetry.of(settings, self.metrics, "worker")
         self.owners: dict[int, PartitionOwner] = {}
         self._failed = failed
         self._reader = LogReader(settings)
@@ -132,6 +136,9 @@ class Worker:
         self._directory = OwnerDirectory(settings, self._emitter, failed)
         self._audit = Audit(self._emitter, self.metrics, failed)
         self._peers = Peers(settings)
+        self._spans: OtlpSource | None = None
+        if settings.otlp_topic is not None:
+            self._spans = OtlpSource(settings, self.topics, self._emitter, self.metrics, failed)
         self._turns = Turns()
         self.gateway = Gateway(
             settings,
@@ -143,6 +150,7 @@ class Worker:
             self._audit.put,
             self._peers.post,
             self.metrics,
+            telemetry=self.telemetry,
         )
         gc.collect()  # what is left of loading all that
 
@@ -164,6 +172,8 @@ class Worker:
             self._open_lanes(partition, owner)
         self._directory.start()
         self._directory.claim(wanted)
+        if self._spans is not None:
+            self._spans.start()
 
     async def suspend(self) -> None:
         """Write checkpoints, then publish nothing until the next assignment.
@@ -225,6 +235,8 @@ class Worker:
 
     async def stop(self) -> None:
         """Finish the batches in hand and close all connections."""
+        if self._spans is not None:
+            await self._spans.stop()
         await self.suspend()
         lanes = [*self._events.values(), *self._proposals.values()]
         if lanes:
@@ -245,6 +257,7 @@ class Worker:
                     await part.stop()
             except TimeoutError:
                 _log.warning("closed_by_force", part=type(part).__name__, seconds=CLOSE_S_MAX)
+        await self.telemetry.stop()
 
     def _broker_now_ms(self, owner: PartitionOwner) -> int | None:
         """Return the broker's time; where nothing was delivered yet, it begins at the log's end."""
@@ -264,6 +277,7 @@ class Worker:
             self._follower,
             self.metrics,
             self._turns,
+            self.telemetry,
         )
 
     async def _resume(self, owner: PartitionOwner) -> None:
