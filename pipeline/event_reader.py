@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
+from ontrack.pipeline import otlp_files
 from ontrack.pipeline.sources import LINE_BYTES_MAX, Source
 from ontrack.topics.adapters import FOREIGN, FORMATS, PARTIAL, Adapter, Origin, Run
 from ontrack.topics.adapters import events as native
 from ontrack.topics.codecs import Limits, decode_event, decode_reference, encode
 from ontrack.topics.errors import InvalidEvent, InvalidFile, UnknownName
 from ontrack.topics.events import Event
-from ontrack.topics.jsontext import parse
+from ontrack.topics.jsontext import Parsed, parse
 from ontrack.topics.knowledge import Reference
 
 OnBad = Callable[[str, int, bytes, InvalidEvent], None]
@@ -161,7 +162,7 @@ class EventReader(Iterator[SourceEvent]):
         state = _Reading(source, used)
         for number, raw in lines:
             try:
-                record, flags = parse(raw)
+                record, flags = _parsed(raw)
                 state.treated.update(dict.fromkeys(flags, number))
                 done = list(runs.add(record, _origin(source, number), number))
             except InvalidEvent as error:
@@ -222,6 +223,13 @@ class EventReader(Iterator[SourceEvent]):
             except InvalidEvent as error:
                 raise InvalidFile(source.path, number, str(error)) from error
         yield from ()
+
+
+def _parsed(raw: bytes) -> Parsed:
+    """Parse a record; one that is damaged OTLP in protobuf is named for what it is."""
+    if otlp_files.is_damaged(raw):
+        return Parsed(otlp_files.read_record(raw), ())
+    return parse(raw)
 
 
 def _origin(source: Source, number: int) -> Origin:

@@ -14,17 +14,19 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import zstandard
 
+from ontrack.pipeline import otlp_files
 from ontrack.pipeline.eval_archive import MAGICS, BadArchive, samples
-from ontrack.topics.errors import InvalidFile
+from ontrack.topics.errors import InvalidEvent, InvalidFile
 
 STDIN: Final = "-"
 #: What is looked for in folders, each also with a suffix of compression.
-SUFFIXES: Final = (".traj.json", ".traj", ".jsonl", ".ndjson", ".json", ".eval")
+SUFFIXES: Final = (".traj.json", ".traj", ".jsonl", ".ndjson", ".json", ".eval", ".binpb")
 LINE_BYTES_MAX: Final = 512 * 1_048_576
 
 # Small, since one chunk is inflated at once: text that repeats itself shrinks a hundredfold.
 _CHUNK_BYTES = 2_048
 _BUFFER_BYTES = 131_072
+_HEAD_BYTES = 256
 _DAMAGE = (lzma.LZMAError, zlib.error, zstandard.ZstdError, EOFError)
 
 
@@ -101,13 +103,17 @@ class Source(NamedTuple):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based number, line without its end); a byte order mark is dropped.
 
-        Of an ``.eval`` archive, a log of one sample for each sample is what stands on a line.
+        Of an ``.eval`` archive, a log of one sample for each sample is what stands on a line; of
+        OTLP in protobuf, a message as its JSON, or as it is where it is damaged.
 
         Raises :class:`InvalidFile` as :meth:`open`, or when a line is too long.
         """
         with self.open() as stream:
             if stream.peek(4).startswith(MAGICS):
                 yield from self._samples(stream)
+                return
+            if otlp_files.is_stream(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]):
+                yield from self._messages(stream)
                 return
             number = 0
             while line := stream.readline(LINE_BYTES_MAX):
@@ -117,6 +123,14 @@ class Source(NamedTuple):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 yield number, line.rstrip(b"\r\n")
+
+    def _messages(self, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        number = 0
+        try:
+            for number, message in enumerate(otlp_files.messages(stream), 1):
+                yield number, message
+        except InvalidEvent as error:
+            raise InvalidFile(self.path, number + 1, str(error)) from error
 
     def _samples(self, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         try:

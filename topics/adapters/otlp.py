@@ -13,6 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from ontrack.topics.adapters.otlp_above import (
+    Above,
+    above_of,
+    below,
+    ending_fields,
+    is_recorded_twice,
+    step_fields,
+)
 from ontrack.topics.adapters.otlp_spans import Key, Span, is_document, spans_of
 from ontrack.topics.adapters.parts import Origin
 from ontrack.topics.adapters.traces import (
@@ -138,29 +146,18 @@ def _parent_of(group: list[_Member]) -> str | None:
     return next((member.parent_run_id for member in group if member.parent_run_id), None)
 
 
-class _Above(NamedTuple):
-    conversation: str | None = None
-    parent_run_id: str | None = None
-    agent: dict[str, Any] | None = None
-    task_id: str | None = None
-    tool: Span | None = None
-    depth: int = 0
-    is_whole: bool = True
-
-
 def _members(spans: dict[Key, Span]) -> list[_Member]:
     """Return the spans that belong to runs, in the order in which they came."""
-    known: dict[Key, _Above] = {}
+    known: dict[Key, Above] = {}
     only = _only_conversations(spans.values())
     members = []
     for key, span in spans.items():
         if not span.is_agentic:
             continue
-        above = _resolved(spans, known, key)
-        mine = _with(above, span)
-        tool = above.tool
-        if span.tool is not None and tool is not None and _is_same_call(span, tool):
+        above = above_of(spans, known, key)
+        if is_recorded_twice(span, above):
             continue
+        mine = below(above, span)
         run_id = mine.conversation or only.get(key.trace) or key.trace
         parent = mine.parent_run_id if mine.parent_run_id != run_id else None
         members.append(
@@ -170,51 +167,12 @@ def _members(spans: dict[Key, Span]) -> list[_Member]:
                 parent,
                 mine.agent,
                 mine.task_id,
-                tool.key if tool is not None else None,
+                above.tool.key if above.tool is not None else None,
                 above.depth,
                 mine.is_whole,
             )
         )
     return members
-
-
-def _resolved(spans: dict[Key, Span], known: dict[Key, _Above], key: Key) -> _Above:
-    """Return what is above a span; each span is looked at once, however deep the trace."""
-    chain: list[Key] = []
-    seen: set[Key] = set()
-    at = key
-    while at not in known:
-        seen.add(at)
-        parent = spans[at].parent
-        if parent is None:
-            known[at] = _Above()
-        elif parent not in spans or parent in seen:
-            known[at] = _Above(is_whole=False)
-        else:
-            chain.append(at)
-            at = parent
-    for lower in reversed(chain):
-        upper = spans[lower].parent
-        if upper is not None:
-            known[lower] = _with(known[upper], spans[upper])
-    return known[key]
-
-
-def _with(above: _Above, span: Span) -> _Above:
-    """Return what a span hands down."""
-    moved = None not in (span.conversation, above.conversation) and (
-        span.conversation != above.conversation
-    )
-    return _Above(
-        span.conversation or above.conversation,
-        above.conversation if moved else above.parent_run_id,
-        span.agent or above.agent,
-        span.task_id or above.task_id,
-        span if span.tool is not None else above.tool,
-        above.depth + 1,
-        # Where the agent's own span is there, what called it is no part of the run.
-        above.is_whole or span.is_agent,
-    )
 
 
 def _only_conversations(spans: Iterable[Span]) -> dict[str, str]:
@@ -224,14 +182,6 @@ def _only_conversations(spans: Iterable[Span]) -> dict[str, str]:
         if span.conversation is not None:
             found.setdefault(span.key.trace, set()).add(span.conversation)
     return {trace: min(names) for trace, names in found.items() if len(names) == 1}
-
-
-def _is_same_call(inner: Span, outer: Span) -> bool:
-    """Tell whether two instrumentations have recorded one call."""
-    mine, other = inner.tool or {}, outer.tool or {}
-    return mine.get("call_id") is not None and (
-        (mine["call_id"], mine["tool"]) == (other.get("call_id"), other.get("tool"))
-    )
 
 
 def _run(run_id: str, group: list[_Member], again: bool) -> Run:
@@ -262,8 +212,7 @@ def _run(run_id: str, group: list[_Member], again: bool) -> Run:
             "parent_run_id": _parent_of(group),
         },
         ended_at=time_of_nanoseconds(max(ended, default=None)),
-        outcome="failure" if error is not None else "unknown",
-        reason=(error.get("message") or error.get("type")) if error is not None else None,
+        **ending_fields(error),
         missing=missing,
     )
 
@@ -273,13 +222,4 @@ def _step(member: _Member, number: int, numbers: dict[Key, int]) -> dict[str, An
     span = member.span
     named = [*span.links, *([member.outer] if member.outer is not None else [])]
     parents = sorted({numbers[key] for key in named if numbers.get(key, number) < number})
-    start = time_of_nanoseconds(span.start)
-    return {
-        "time": start,
-        "started_at": start,
-        "ended_at": time_of_nanoseconds(span.end),
-        "agent": member.agent,
-        "error": span.error,
-        "parents": tuple(parents) or None,
-        **(span.tool or {}),
-    }
+    return {**step_fields(span, member.agent), "parents": tuple(parents) or None}

@@ -6,7 +6,7 @@ of OpenInference, OpenLLMetry, the AI SDK and ADK, stand in the tables below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ontrack.topics.adapters.otlp_values import (
@@ -119,13 +119,29 @@ def is_document(value: object) -> bool:
     return isinstance(value, dict) and isinstance(field_of(value, "resourceSpans"), list)
 
 
-def spans_of(document: object, place: int) -> Iterator[Span]:
+def span_count(document: object) -> int:
+    """Return how many spans a document holds, good ones and others."""
+    return sum(
+        len(list_of(field_of(scope, "spans")))
+        for resource in list_of(field_of(document, "resourceSpans"))
+        for scope in list_of(field_of(resource, "scopeSpans", "instrumentationLibrarySpans"))
+    )
+
+
+def spans_of(
+    document: object, place: int, on_bad: Callable[[WrongShape], None] | None = None
+) -> Iterator[Span]:
     """Yield the spans of a document.
+
+    Parameters
+    ----------
+    on_bad : callable, optional
+        Called with what is wrong with a span, which is then passed over.
 
     Raises
     ------
     WrongShape
-        Naming the span, or where it stands.
+        Naming the span, or where it stands; a span only without ``on_bad``.
     """
     for number, resource in enumerate(objects_of(document, "resourceSpans")):
         attributes = attributes_of(dig(resource, "resource", "attributes"))
@@ -133,7 +149,13 @@ def spans_of(document: object, place: int) -> Iterator[Span]:
         scopes = field_of(resource, "scopeSpans", "instrumentationLibrarySpans")
         for scope in checked_objects(scopes, f"resourceSpans[{number}].scopeSpans"):
             for item in objects_of(scope, "spans"):
-                span = _span(item, attributes, service, place)
+                try:
+                    span = _span(item, attributes, service, place)
+                except WrongShape as error:
+                    if on_bad is None:
+                        raise
+                    on_bad(error)
+                    continue
                 if span is not None:
                     yield span
 
