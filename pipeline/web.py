@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from pydantic import SecretStr
@@ -53,7 +54,8 @@ def check_exposure(name: str, host: str, token: SecretStr | None) -> None:
 def guard(token: SecretStr | None) -> Any:
     """Return the middleware that asks for the bearer token, on every page but ``/healthz``.
 
-    Where no token is set nobody is asked: then only this machine reaches the pages.
+    Where no token is set nobody is asked: then only programs of this machine reach the pages. A
+    browser of this machine is none of them: what it sends for a page of somebody else's is refused.
     """
     wanted = None if token is None else token.get_secret_value().encode()
 
@@ -68,9 +70,27 @@ def guard(token: SecretStr | None) -> Any:
                     status=401,
                     headers={"WWW-Authenticate": "Bearer"},
                 )
+        if wanted is None and not (request.path in OPEN_PATHS or _is_of_this_machine(request)):
+            text = "without a token only programs of this machine may ask; set ONTRACK_WEB_TOKEN"
+            return web.json_response({"error": "Forbidden", "text": text}, status=403)
         return await handler(request)
 
     return check
+
+
+def _is_of_this_machine(request: web.Request) -> bool:
+    """Tell whether names in a request are this machine's.
+
+    A page of the web can make a browser ask here: its own name then stands in ``Origin``, or, if
+    it has made that name point here (DNS rebinding), in ``Host``.
+    """
+    origin = request.headers.get("Origin")
+    names = [request.host] if origin is None else [request.host, origin.partition("://")[2]]
+    try:
+        hosts = [urlsplit(f"//{name}").hostname or "" for name in names]
+    except ValueError:
+        return False
+    return all(map(is_loopback, hosts))
 
 
 async def read_body(request: web.Request, bytes_max: int) -> bytes | Reply:

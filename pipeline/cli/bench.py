@@ -297,6 +297,49 @@ def pipeline(
         )
 
 
+@command.command(name="hooks")
+@json_option
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1),
+    default=200.0,
+    show_default=True,
+    help="Requests a second.",
+)
+@_seconds_option
+def hooks(as_json: bool, rate: float, seconds: float) -> None:
+    """Answer a coding agent's hooks by a real daemon over HTTP, beside a page that does nothing.
+
+    Times are from when a request was due to its answer, so that one slow answer counts for all
+    that had to wait behind it.
+    """
+    one_blas_thread()
+    import uvloop
+
+    from ontrack.pipeline.bench.hooks import figures, measure
+    from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.settings import load_settings
+
+    settings = load_settings()
+    set_up_logging("warning", settings.log_json)
+    _note(f"{rate:g} requests/s for {seconds:g} s …")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        times = runner.run(measure(settings, rate, seconds))
+    machine = machine_facts() | {"profile": settings.profile, "encoder": settings.encoder}
+    if as_json:
+        click.echo(json.dumps({"type": "machine"} | machine))
+        for figure in figures(times, rate):
+            click.echo(json.dumps({"type": "figure", "bench": "hooks"} | _rounded(figure)))
+        return
+    _table(
+        machine,
+        figures(times, rate),
+        "Hooks of coding agents, times in ms",
+        f"ratio: p50 divided by that of the row named beside it; answers: {times.answers}",
+        decimals_ms=2,
+    )
+
+
 @command.command(name="recovery")
 @broker_option
 @json_option

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-import aiohttp
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from ontrack.pipeline.gate import GateAnswer, NoAnswer, Refusal
-from ontrack.pipeline.gate_wire import (
-    DECIDED_BY_HEADER,
-    GATE_PATH,
-    REDEEM_PATH,
-    fields_of,
-    read_answer,
-)
+from ontrack.pipeline.gate import GateAnswer, Refusal
+from ontrack.pipeline.gate_client import GateClient
+from ontrack.pipeline.gate_wire import DECIDED_BY_HEADER, Redemption
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
 from ontrack.pipeline.settings import Settings
-from ontrack.topics import codecs, errors
-from ontrack.topics.errors import InvalidEvent, InvalidSettings
+from ontrack.topics import codecs
 from ontrack.topics.events import Event, Proposal
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
 _log = structlog.get_logger(__name__)
 
-SERVER_SHARE = 0.8  # of the deadline: the rest is for the way there and back
 RECORDS_MAX = 1000
 RECORDS_S_MAX = 3.0
 
@@ -49,17 +40,10 @@ class RemoteChannel:
     def __init__(self, settings: Settings, gate_url: str | None, token: str | None) -> None:
         self._settings = settings
         base = gate_url or f"http://{settings.web_host}:{settings.web_port}"
-        self._gate = base.rstrip("/") + GATE_PATH
-        self._redeem = base.rstrip("/") + REDEEM_PATH
-        if token is None and settings.web_token is not None:
-            token = settings.web_token.get_secret_value()
-        self._headers = {"Content-Type": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._gate = GateClient(settings, base, token)
         topics = topics_of(settings)
         self._topic, self._decisions = topics.events.name, topics.decisions.name
         self._records: set[asyncio.Task[None]] = set()
-        self._session: aiohttp.ClientSession | None = None
         self._producer: AIOKafkaProducer | None = None
 
     async def open(self) -> None:
@@ -71,7 +55,7 @@ class RemoteChannel:
             Kafka does not answer.
         """
         self._producer = await start_producer(self._settings)
-        self._session = aiohttp.ClientSession(headers=self._headers)
+        await self._gate.open()
 
     async def close(self) -> None:
         """Close both connections; records that are on their way have a few seconds left."""
@@ -81,10 +65,8 @@ class RemoteChannel:
                 task.cancel()
             if late:
                 _log.warning("decisions_not_recorded", records=len(late))
-        session, producer = self._session, self._producer
-        self._session = self._producer = None
-        if session is not None:
-            await session.close()
+        producer, self._producer = self._producer, None
+        await self._gate.close()
         if producer is not None:
             await producer.stop()
 
@@ -101,7 +83,8 @@ class RemoteChannel:
             event_id=f"{event.run_id}:{event.type}:{event.seq if event.seq is not None else ''}",
             source="ontrack/client",
             event_type=codecs.event_type(event),
-            time=event.time or "",
+            time=event.time or datetime.now(UTC),
+            subject=event.run_id,
         )
         try:
             await self._producer.send_and_wait(
@@ -113,36 +96,15 @@ class RemoteChannel:
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the gate; the caller bounds the time."""
-        raw = codecs.encode(proposal)
-        deadline = b',"deadline_ms":%d}' % max(1, round(deadline_s * 1000 * SERVER_SHARE))
-        status, body = await self._post(self._gate, raw[:-1] + deadline)
-        if status != 200:
-            raise _problem(status, body)
-        try:
-            return read_answer(body, proposal)
-        except ValueError as error:
-            raise NoAnswer(f"{self._gate} gave no answer to this question") from error
+        return await self._gate.ask(proposal, deadline_s)
 
     async def redeem(self, answer: GateAnswer) -> Refusal | None:
         """Use a decision."""
-        wanted = {
-            "decision_id": answer.id,
-            "run_id": answer.run_id,
-            "call_sha256": answer.call_sha256,
-        }
-        timeout_s = max(1.0, self._settings.gate_deadline_ms / 1000)
-        try:
-            async with asyncio.timeout(timeout_s):
-                status, body = await self._post(self._redeem, json.dumps(wanted).encode())
-        except TimeoutError:
-            raise NoAnswer("the gate did not answer in time") from None
-        told = fields_of(body)
-        if status == 200 and told.get("ok") is True:
-            return None
-        if status != 409:
-            raise _problem(status, body)
-        why: Refusal = told.get("why") or "unknown"
-        return why
+        return await self._gate.redeem(answer)
+
+    async def use(self, wanted: Redemption) -> Refusal | None:
+        """Use a decision that somebody else was given."""
+        return await self._gate.use(wanted)
 
     def record(self, decision: Decision) -> None:
         """Send a decision of the client's policy to the decisions topic; returns at once.
@@ -164,6 +126,7 @@ class RemoteChannel:
             source="ontrack/client",
             event_type=codecs.event_type(decision),
             time=datetime.now(UTC),
+            subject=decision.run_id,
         )
         try:
             await self._producer.send_and_wait(
@@ -178,22 +141,3 @@ class RemoteChannel:
     def contracts(self) -> Iterable[ToolContract]:
         """None: they are the workers' business."""
         return ()
-
-    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
-        assert self._session is not None, "the run has not begun: use it in async with"
-        try:
-            async with self._session.post(url, data=body, allow_redirects=False) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise NoAnswer(f"the gate cannot be reached ({type(error).__name__})") from error
-
-
-def _problem(status: int, body: bytes) -> Exception:
-    """Return the error that a worker's answer stands for."""
-    told = fields_of(body)
-    kind = getattr(errors, str(told.get("error")), None)
-    if isinstance(kind, type) and issubclass(kind, InvalidEvent):
-        return kind(str(told.get("text", "")))
-    if status == 401:
-        return InvalidSettings("the gate asks for a token; set ONTRACK_WEB_TOKEN or pass token")
-    return NoAnswer(f"the gate answered with status {status}")

@@ -16,7 +16,7 @@ from ontrack.topics.errors import BrokerUnavailable
 async def tail(
     settings: Settings, from_beginning: bool, until_idle_s: float | None
 ) -> AsyncIterator[bytes | None]:
-    """Yield the values of all output topics; None after each batch.
+    """Yield the values of all output topics; None when it begins, and after each batch.
 
     Order holds inside one topic partition, so for the verdicts of one run; between topics it is
     the order of arrival.
@@ -46,6 +46,7 @@ async def tail(
             await consumer.seek_to_beginning(*partitions)
         else:
             await consumer.seek_to_end(*partitions)
+        yield None  # from here on nothing is missed
         last_news = time.monotonic()
         while until_idle_s is None or time.monotonic() - last_news < until_idle_s:
             batches = await consumer.getmany(timeout_ms=200)

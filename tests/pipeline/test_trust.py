@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from ontrack.operators import snapshot
+from ontrack.pipeline import web as shared
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka import web as pages
 from ontrack.pipeline.kafka.app import make_app
@@ -126,7 +127,7 @@ async def test_every_token_goes_through_the_comparison_in_constant_time(
         return real(left, right)
 
     real = hmac.compare_digest
-    monkeypatch.setattr(pages.hmac, "compare_digest", compare)
+    monkeypatch.setattr(shared.hmac, "compare_digest", compare)
 
     async def page(_request: web.Request) -> web.Response:
         return web.Response()

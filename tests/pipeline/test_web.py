@@ -88,7 +88,48 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     app.router.add_post("/v1/gate", page)
     async with TestServer(app) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
-        writer.write(b"POST /v1/gate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        writer.write(b"POST /v1/gate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
         writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"Host": "evil.example:6066"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": ""},
+        {"Host": "[::1"},
+    ],
+)
+async def test_without_a_token_a_page_of_the_web_reaches_nothing_by_way_of_a_browser(
+    names: dict[str, str],
+) -> None:
+    pages = await client(Settings())
+    try:
+        answer = await pages.post("/v1/gate", data=b"{}", headers=names)
+        assert answer.status in (400, 403)
+    finally:
+        await pages.close()
+
+
+@pytest.mark.parametrize("host", ["localhost:6066", "127.0.0.1", "[::1]:6066"])
+async def test_programs_of_this_machine_are_answered_by_any_of_its_names(host: str) -> None:
+    pages = await client(Settings())
+    try:
+        names = {"Host": host, "Origin": f"http://{host}"}
+        assert (await pages.post("/v1/gate", data=b"{}", headers=names)).status == 200
+    finally:
+        await pages.close()
+
+
+async def test_with_the_token_the_name_does_not_matter() -> None:
+    pages = await client(Settings(web_token="t"))
+    try:
+        names = {"Host": "gate.example", "Authorization": "Bearer t"}
+        assert (await pages.post("/v1/gate", data=b"{}", headers=names)).status == 200
+    finally:
+        await pages.close()

@@ -1,0 +1,1 @@
+"""The HTTP daemon that agents' hosts talk to, and what is written into their settings."""

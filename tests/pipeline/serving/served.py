@@ -1,0 +1,76 @@
+"""A real ``ontrack serve`` process for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TOOLS: list[dict[str, Any]] = [
+    {"name": "Read", "effect": "read"},
+    {"name": "mcp__shop__find_order", "effect": "read", "produces": ["result.order"]},
+    {"name": "mcp__shop__refund", "effect": "destructive", "consumes": ["args.order"]},
+]
+_ADDRESS = re.compile(r"ontrack serve: (http://[^,\s]+)")
+START_S_MAX = 60.0
+
+
+class Served:
+    """One process."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.out, self.log = folder / "serve.out", folder / "serve.log"
+        program = "from ontrack.pipeline.cli import main; main()"
+        with self.out.open("ab") as out, self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, "serve", "--port", "0", "--json", *arguments],
+                env=os.environ | {"ONTRACK_ENCODER": "hashing"} | environment,
+                stdout=out,
+                stderr=log,
+                cwd=folder,
+            )
+        self.url = self._address()
+
+    def _address(self) -> str:
+        end = time.monotonic() + START_S_MAX
+        while time.monotonic() < end and self.process.poll() is None:
+            found = _ADDRESS.search(self.log.read_text())
+            if found:
+                return found.group(1)
+            time.sleep(0.05)
+        raise AssertionError(f"did not start: {self.log.read_text()}")
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """What it has printed so far."""
+        return [json.loads(line) for line in self.out.read_text().splitlines()]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it; return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+
+def tools_file(folder: Path) -> str:
+    path = folder / "tools.yaml"
+    path.write_text(yaml.safe_dump({"tools": TOOLS}))
+    return str(path)
+
+
+@contextmanager
+def served(folder: Path, *arguments: str, **environment: str) -> Iterator[Served]:
+    process = Served(folder, *arguments, **environment)
+    try:
+        yield process
+    finally:
+        process.stop()
