@@ -7,7 +7,7 @@ import json
 import traceback
 
 from ontrack.pipeline.record import Record
-from ontrack.topics.errors import InvalidEvent
+from ontrack.topics.errors import AlertUndelivered, InvalidEvent
 from ontrack.topics.verdicts import DeadLetter, DeadLetterError
 
 DEAD_LETTER_BYTES_MAX = 4 * 1_048_576  # base64 and the rest must fit on the topic
@@ -67,7 +67,7 @@ def fault(error: Exception) -> dict[str, str]:
 
 
 def _text(error: Exception) -> str:
-    if isinstance(error, InvalidEvent):
+    if isinstance(error, InvalidEvent | AlertUndelivered):
         return str(error)  # made for people, of places and sizes
     return (
         "a fault of the monitor, not of the message; its log says where (fold_failed, gate_failed)"

@@ -137,6 +137,7 @@ def test_everything_imported_is_a_declared_dependency() -> None:
     # POT (the bench extra) is for comparisons; what tests and checks need does not count.
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = PROJECT["project"]["dependencies"] + extras["bench"] + extras["plots"]
+    wanted += extras["otel"] + extras["alerts"]
     declared = {canonical(name) for name in names_of(wanted)}
     declared.add("pydantic-core")  # pydantic asks for one exact version: a pin of ours could clash
     owners = packages_distributions()

@@ -18,7 +18,7 @@ from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.quarantine import CUT_HEADER
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import InvalidEvent
+from ontrack.topics.errors import AlertUndelivered, InvalidEvent
 from ontrack.topics.verdicts import DeadLetter
 
 REPLAYED_HEADER = "ontrack_replayed_from"
@@ -127,8 +127,8 @@ def original(letter: DeadLetter) -> Original:
 class Resender:
     """Sends originals again, to the topic and partition they came from.
 
-    Only to topics that the monitor reads: whoever can write dead letters must not be able to make
-    us write anywhere.
+    Only to topics that the monitor reads, and undelivered alerts to those that ``ontrack alerts``
+    reads: whoever can write dead letters must not be able to make us write anywhere.
 
     Parameters
     ----------
@@ -143,6 +143,7 @@ class Resender:
         self._report = report
         self._dry_run = dry_run
         self._sources: dict[str, int] = {}
+        self._told_from: dict[str, int] = {}
         self._waiting: list[tuple[DeadLetter, asyncio.Future[Any]]] = []
 
     async def run(self, search: Search) -> None:
@@ -155,8 +156,12 @@ class Resender:
         """
         topics = topics_of(self._settings)
         counts = await partition_counts(self._settings)
-        names = (topics.events.name, topics.proposals.name)
+        names = [topics.events.name, topics.proposals.name]
+        if self._settings.otlp_topic is not None:
+            names.append(self._settings.otlp_topic)
         self._sources = {name: counts[name] for name in names if name in counts}
+        told = (topics.interventions.name, topics.decisions.name)
+        self._told_from = {name: counts[name] for name in told if name in counts}
         producer = None if self._dry_run else await start_producer(self._settings)
         try:
             async for found in search.letters(self._settings):
@@ -169,12 +174,14 @@ class Resender:
                 await producer.stop()
 
     async def _take(self, letter: DeadLetter, producer: AIOKafkaProducer | None) -> None:
-        if letter.topic not in self._sources:
-            known = " and ".join(self._sources) or "none of which exists"
+        is_alert = letter.error.name == AlertUndelivered.__name__
+        sources = self._told_from if is_alert else self._sources
+        if letter.topic not in sources:
+            known = " and ".join(sources) or "none of which exists"
             self._report(
                 letter,
                 "refused",
-                f"it was read from {letter.topic!r}; only what came from a topic that the monitor "
+                f"it was read from {letter.topic!r}; only what came from a topic that OnTrack "
                 f"reads ({known}) can be sent there again. If it was a file, mend it and use "
                 "ontrack send",
             )
@@ -189,7 +196,7 @@ class Resender:
             return
         # Where the rest of its run is, whoever shared the keys out. A topic made anew may be
         # smaller; then the key decides.
-        is_there = letter.partition < self._sources[letter.topic]
+        is_there = letter.partition < sources[letter.topic]
         try:
             future = await producer.send(
                 letter.topic,

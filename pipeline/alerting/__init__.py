@@ -1,0 +1,1 @@
+"""Alerts: interventions become messages to people, through sinks that the settings name."""

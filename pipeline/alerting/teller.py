@@ -1,0 +1,98 @@
+"""The teller: folds messages through the machine and hands what comes out to the dispatcher."""
+
+from __future__ import annotations
+
+import time
+
+from ontrack.pipeline.alerting import machine
+from ontrack.pipeline.alerting.alert import alert_of
+from ontrack.pipeline.alerting.bundle import Bundle, Place
+from ontrack.pipeline.alerting.dispatch import Dispatcher
+from ontrack.pipeline.alerting.machine import Outcome, State
+from ontrack.pipeline.alerting.settings import AlertSettings
+from ontrack.pipeline.alerting.sinks import Clock
+from ontrack.pipeline.record import Record
+from ontrack.topics.verdicts import Output
+
+
+class Teller:
+    """Holds the machine's state, and knows what has been told.
+
+    Parameters
+    ----------
+    settings
+        Routes.
+    dispatcher
+        Takes what is to be delivered.
+    """
+
+    def __init__(
+        self, settings: AlertSettings, dispatcher: Dispatcher, clock: Clock = time.time
+    ) -> None:
+        self._settings = settings
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._state = State()
+        self._floors: dict[Place, int] = {}
+
+    def start_over(self, floors: dict[Place, int]) -> None:
+        """Forget everything; below these offsets all has been told before.
+
+        What is folded below them rebuilds the state: its deliveries are not made again.
+        """
+        self._state = State()
+        self._floors = dict(floors)
+
+    async def take(self, output: Output, record: Record, again: bool = False) -> None:
+        """Take one output: tell people of it, or not, or later.
+
+        The time of a message is the machine's time, so that a backlog is told of as it would have
+        been at the time. A clock ahead of ours counts as ours.
+
+        Raises
+        ------
+        MessageTooLarge
+            The message is longer than any of ours.
+        """
+        now_s = self._clock()
+        stamp_ms = record.timestamp_ms
+        time_s = now_s if stamp_ms is None or stamp_ms < 0 else min(stamp_ms / 1000, now_s)
+        alert = alert_of(output, record, time_s, again)
+        if alert is None:
+            return
+        outcome = machine.take(self._settings, self._state, alert, time_s)
+        if record.offset >= self._floors.get(alert.place, 0):
+            for route, waits in outcome.waiting:
+                self._dispatcher.count_waiting(route, waits)
+        await self._tell(outcome)
+
+    async def tick(self) -> None:
+        """Tell what is due by now."""
+        await self._tell(machine.due(self._settings, self._state, self._clock()))
+
+    async def finish(self) -> None:
+        """Tell all that waits."""
+        await self._tell(machine.finish(self._settings, self._state))
+
+    def untold_from(self, place: Place, position: int) -> int:
+        """Return the lowest offset of a partition that is not told yet; else the position."""
+        bundles = [*machine.waiting(self._state), *self._dispatcher.outstanding]
+        spans = [bundle.spans.get(place) for bundle in bundles]
+        lowest = min((span.lowest for span in spans if span is not None), default=position)
+        return max(min(lowest, position), self._floors.get(place, 0))
+
+    def rebuilt_from(self, place: Place, untold: int) -> int:
+        """Return the offset from which to read for the state as it is: windows begin there."""
+        found = (offset for where, offset in machine.openers(self._state) if where == place)
+        return min((untold, *found))
+
+    async def _tell(self, outcome: Outcome) -> None:
+        self._state = outcome.state
+        for delivery in outcome.deliveries:
+            if not self._was_told(delivery.bundle):
+                await self._dispatcher.put(delivery)
+
+    def _was_told(self, bundle: Bundle) -> bool:
+        return all(
+            span.highest < self._floors.get(place, 0) for place, span in bundle.spans.items()
+        )
