@@ -1,12 +1,13 @@
 """Client: an agent's own view of the monitor, one object a run.
 
-Over Kafka and HTTP, or on an :class:`~ontrack.pipeline.embedded.EmbeddedMonitor` without any
-network; the methods are the same.
+Over Kafka and HTTP, over HTTP alone through ``ontrack serve``, or on an
+:class:`~ontrack.pipeline.embedded.EmbeddedMonitor` without any network; the methods are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol
@@ -14,11 +15,13 @@ from typing import Any, Protocol
 import structlog
 
 from ontrack.pipeline.asker import Asker
+from ontrack.pipeline.current import set_current_run
+from ontrack.pipeline.declared import declared_contracts
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.gate import GateAnswer, GatePolicy, Refusal, Tickets
+from ontrack.pipeline.embedded_channel import EmbeddedChannel
+from ontrack.pipeline.gate import GateAnswer, GatePolicy, Refusal
 from ontrack.pipeline.settings import Settings, load_settings
-from ontrack.topics import codecs
-from ontrack.topics.errors import BrokerUnavailable, OnTrackError
+from ontrack.topics.errors import BrokerUnavailable, InvalidSettings, OnTrackError
 from ontrack.topics.events import (
     Agent,
     ErrorInfo,
@@ -30,11 +33,13 @@ from ontrack.topics.events import (
     Step,
 )
 from ontrack.topics.knowledge import ToolContract
-from ontrack.topics.verdicts import Decision, Output
+from ontrack.topics.verdicts import DeadLetter, Decision, Output
 
 _log = structlog.get_logger(__name__)
 
 _NOT_FOR_CALLERS = frozenset({"type", "run_id", "seq", "time", "agent", "task_id", "tenant"})
+
+_UNREADABLE = frozenset({"MalformedMessage", "WrongShape", "MessageTooLarge", "TooDeep"})
 
 
 class Blocked(OnTrackError):
@@ -75,8 +80,9 @@ class Monitor:
     """One run of an agent under the monitor's eyes.
 
     ``async with`` begins the run and ends it: with success, or with failure where an exception
-    passes through (cancelled where the task was). Steps are numbered here. What the setting
-    ``redact`` names is replaced by digests before anything leaves this process.
+    passes through (cancelled where the task was). Inside it is the current run of the tools of
+    :mod:`ontrack.pipeline.sdk`. Steps are numbered here. What the setting ``redact`` names is
+    replaced by digests before anything leaves this process.
 
     Parameters
     ----------
@@ -86,17 +92,23 @@ class Monitor:
         Kafka, and any worker's web address; by default as the settings say.
     embedded
         A monitor in this process, instead of these two.
+    serve_url
+        Address of ``ontrack serve``, ``http://127.0.0.1:8100``, instead of all three.
     task_id, agent, tenant, parent_run_id
         As in events; ``task_id`` says which references the run is compared with.
     contracts
-        Tool contracts known to the agent: they give the effect classes for the policy.
+        Tool contracts known to the agent: they give the effect classes for the policy. Those that
+        the program declares (:mod:`ontrack.pipeline.declared`) are known as well.
     deadline_ms, fail_open
         How long to wait for the gate, and which effect classes may run without its answer; by
         default the settings ``gate_deadline_ms`` and ``gate_fail_open``.
     token
-        Bearer token of the workers; by default the setting ``web_token``.
+        Bearer token of the workers, or of ``ontrack serve``; by default the setting ``web_token``.
     first_seq
         Number of the next step.
+    on_output
+        Told of everything that the monitor says in answer to this run's events, for agents whose
+        steps are reported for them.
     settings
         Instead of those from ``ontrack.toml`` and ``ONTRACK_…`` variables.
 
@@ -125,6 +137,7 @@ class Monitor:
         broker: str | None = None,
         gate_url: str | None = None,
         embedded: EmbeddedMonitor | None = None,
+        serve_url: str | None = None,
         task_id: str | None = None,
         agent: Agent | str | None = None,
         tenant: str | None = None,
@@ -134,8 +147,11 @@ class Monitor:
         fail_open: Iterable[str] | None = None,
         token: str | None = None,
         first_seq: int = 0,
+        on_output: Callable[[Output], object] | None = None,
         settings: Settings | None = None,
     ) -> None:
+        if sum(way is not None for way in (broker or gate_url, embedded, serve_url)) > 1:
+            raise InvalidSettings("give one of embedded, serve_url, or broker with gate_url")
         found = settings or load_settings(broker=broker)
         if broker is not None and settings is not None:
             found = settings.model_copy(update={"broker": broker})
@@ -151,29 +167,54 @@ class Monitor:
         self._channel: Channel
         if embedded is not None:
             self._channel = EmbeddedChannel(embedded, found.gate_decision_ttl_s)
+        elif serve_url is not None:
+            # Imported here, as below: not every agent needs an HTTP client.
+            from ontrack.pipeline.http_channel import HttpChannel
+
+            self._channel = HttpChannel(found, serve_url, token)
         else:
             # Imported here: the embedded mode needs no Kafka library.
             from ontrack.pipeline.kafka.remote import RemoteChannel
 
             self._channel = RemoteChannel(found, gate_url, token)
         policy = GatePolicy.of(found.gate_fail_open if fail_open is None else fail_open)
-        known = (*self._channel.contracts(), *contracts)
+        known = (*declared_contracts(), *self._channel.contracts(), *contracts)
         self._asker = Asker(self._channel, policy, known)
         self._next_seq = first_seq
+        self._on_output = on_output
         self._is_over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._run_before: object | None = None
 
     @property
     def next_seq(self) -> int:
         """Number of the next step."""
         return self._next_seq
 
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return str(self._identity["run_id"])
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which the run's block is open; None outside of the block."""
+        return self._loop
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether the monitor is in this process: then no method ever waits."""
+        return isinstance(self._channel, EmbeddedChannel)
+
     async def __aenter__(self) -> Monitor:
         await self._channel.open()
         try:
-            await self._channel.send(RunStarted(time=_now(), **self._identity))
+            await self._send(RunStarted(time=_now(), **self._identity))
         except BaseException:
             await self._channel.close()
             raise
+        self._loop = asyncio.get_running_loop()
+        self._run_before = set_current_run(self)
         return self
 
     async def __aexit__(
@@ -182,6 +223,8 @@ class Monitor:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        set_current_run(self._run_before)
+        self._run_before = self._loop = None
         try:
             if kind is None:
                 await self.end("success")
@@ -264,9 +307,9 @@ class Monitor:
     ) -> tuple[Output, ...]:
         """Report a call that has run.
 
-        Returns once the event is safe in Kafka. Embedded, returns what the monitor says about it,
-        after what the policy has decided in its place since the last event; over Kafka that comes
-        on the topics, and the tuple is empty.
+        Returns once the event is safe in Kafka. Embedded and through ``ontrack serve``, returns
+        what the monitor says about it, after what the policy has decided in its place since the
+        last event; over Kafka that comes on the topics, and the tuple is empty.
 
         Parameters
         ----------
@@ -289,7 +332,12 @@ class Monitor:
             **more,
         )
         self._next_seq += 1
-        return await self._channel.send(self._redaction.plainly(event))
+        outputs = await self._send(event)
+        is_last = self._next_seq == event.seq + 1 if event.seq is not None else False
+        if is_last and any(map(_is_unreadable, outputs)):
+            # The monitor has not seen it, and would wait for a step of this number.
+            self._next_seq -= 1
+        return outputs
 
     async def end(
         self, outcome: Outcome, *, reward: float | None = None, reason: str | None = None
@@ -299,45 +347,18 @@ class Monitor:
             return ()
         self._is_over = True
         end = RunEnded(**self._identity, time=_now(), outcome=outcome, reward=reward, reason=reason)
-        return await self._channel.send(self._redaction.plainly(end))
+        return await self._send(end)
+
+    async def _send(self, event: Event) -> tuple[Output, ...]:
+        outputs = await self._channel.send(self._redaction.plainly(event))
+        if self._on_output is not None:
+            for output in outputs:
+                self._on_output(output)
+        return outputs
 
 
-class EmbeddedChannel:
-    """The way to a monitor in this process."""
-
-    def __init__(self, monitor: EmbeddedMonitor, ttl_s: float) -> None:
-        self._monitor = monitor
-        self._tickets = Tickets(ttl_s)
-        self._recorded: list[Decision] = []
-
-    async def open(self) -> None:
-        """Nothing to connect."""
-
-    async def close(self) -> None:
-        """Nothing to disconnect; the monitor belongs to the caller."""
-
-    async def send(self, event: Event) -> tuple[Output, ...]:
-        """Fold the event; what the policy has decided since the last one comes first."""
-        recorded, self._recorded = self._recorded, []
-        return (*recorded, *self._monitor.feed(event))
-
-    async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
-        """Ask the monitor, by way of the bytes that it would get over HTTP."""
-        read = codecs.decode_proposal(codecs.encode(proposal)).event
-        decision = self._monitor.propose(read)
-        return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
-
-    async def redeem(self, answer: GateAnswer) -> Refusal | None:
-        """Use a decision of this run."""
-        return self._tickets.redeem(answer.id, answer.run_id, answer.call_sha256)
-
-    def record(self, decision: Decision) -> None:
-        """Keep a decision for the next event's outputs."""
-        self._recorded.append(decision)
-
-    def contracts(self) -> Iterable[ToolContract]:
-        """Return the monitor's contracts."""
-        return self._monitor.fold.library.knowledge(None, "", None).contracts.values()
+def _is_unreadable(output: Output) -> bool:
+    return isinstance(output, DeadLetter) and output.error.name in _UNREADABLE
 
 
 def _now() -> datetime:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.pipeline import checkpoint
+from ontrack.pipeline import checkpoint, offload
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import Fold, PartitionState
-from ontrack.pipeline import offload
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.events import (
