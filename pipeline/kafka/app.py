@@ -24,6 +24,7 @@ from ontrack.pipeline.kafka.web import add_pages, check_exposure, web_options
 from ontrack.pipeline.kafka.worker import Delivery, Worker
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.telemetry import check_telemetry
 
 _log = structlog.get_logger(__name__)
 
@@ -38,8 +39,9 @@ def make_app(settings: Settings) -> faust.App:
     Raises
     ------
     InvalidSettings
-        The pages would be open to the network without a token.
+        The pages would be open to the network without a token, or telemetry is on and cannot be.
     """
+    check_telemetry(settings)
     check_exposure(settings)
     topics = topics_of(settings)
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
