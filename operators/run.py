@@ -54,7 +54,11 @@ from ontrack.topics.verdicts import (
 
 
 def start(
-    stamp: Stamp, event: Event | Proposal, knowledge: Knowledge, time_ms: int | None = None
+    stamp: Stamp,
+    event: Event | Proposal,
+    knowledge: Knowledge,
+    time_ms: int | None = None,
+    shadow: bool = False,
 ) -> RunState:
     """Open a run at its first event, which the broker appended at ``time_ms``."""
     references = knowledge.references
@@ -72,11 +76,16 @@ def start(
         started_ms=time_ms,
         transport=None if references is None else transport.start(references),
         scoring=scored,
+        shadow=shadow,
     )
 
 
 def rename(
-    state: RunState, event: RunStarted, knowledge: Knowledge, time_ms: int | None
+    state: RunState,
+    event: RunStarted,
+    knowledge: Knowledge,
+    time_ms: int | None,
+    shadow: bool = False,
 ) -> RunState:
     """Make a run, before its first step, one of the task that its start names only now.
 
@@ -92,6 +101,7 @@ def rename(
         knowledge=begun.knowledge,
         transport=begun.transport,
         scoring=scoring.clock(replace(begun.scoring, totals=state.scoring.totals), event),
+        shadow=shadow,
     )
 
 
@@ -137,7 +147,8 @@ def step(
         exploration=judged.exploration,
         strategy=judged.strategy,
         abort=abort_state,
-        episode=_episode(judged.output),
+        # What is not said in shadow is still to be said when the run leaves it.
+        episode=state.episode if state.shadow else _episode(judged.output),
         verdicts=_count(state.verdicts, judged.output.name),
     )
     best = judged.alignment
@@ -158,7 +169,7 @@ def step(
         event.trace,
     )
     act = _act(profile, state, seq, judged.output, abort_signal, len(new_state.seen))
-    if act is None:
+    if act is None or state.shadow:  # in shadow nothing was said, so nothing is to be counted
         return new_state, record, None
     wanted, reason, evidence = act
     counted = replace(
@@ -343,6 +354,7 @@ def _flags(
         "withdrawn": withdrawn,
         "unconverged": alignment is not None and not alignment.converged,
         "after_halt": state.abort.halted,
+        "shadow": state.shadow,
     }
     return (
         *codec_flags,

@@ -41,6 +41,8 @@ class RunState:
         Highest sequence number admitted, -1 before the first.
     episode
         What the last verdict was about.
+    shadow
+        Judged as ever, told nothing.
     transport
         None without references; stands still once the prefix graph is full.
     """
@@ -75,3 +77,4 @@ class RunState:
     exploration: exploration.ExplorationState = field(default_factory=exploration.ExplorationState)
     strategy: strategy.StrategyState = field(default_factory=strategy.StrategyState)
     abort: abort.AbortState = field(default_factory=abort.AbortState)
+    shadow: bool = False

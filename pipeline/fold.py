@@ -36,6 +36,7 @@ from ontrack.topics.events import (
     ChildStarted,
     Event,
     GapClosed,
+    ModeChanged,
     Notice,
     ParentHalted,
     Proposal,
@@ -233,6 +234,11 @@ class Fold:
             return self._let_go(state, run_id, everything=True)
         if isinstance(event, ParentHalted):
             return self._halt(state, event)
+        if isinstance(event, ModeChanged):
+            known = state.runs.get(run_id)
+            if known is not None and known.shadow != event.shadow:
+                state.runs[run_id] = replace(known, shadow=event.shadow)
+            return []
         if isinstance(event, RunEnded):
             said = self._let_go(state, run_id, everything=True)
             return said + self._guarded(record, lambda: self._event(state, event, flags, record))
@@ -278,12 +284,18 @@ class Fold:
         if known is None:
             known = self._start(proposal, timestamp_ms)
         answer = run.propose(self.profile, known, proposal, self._vectors(proposal, known))
-        return answer if self._intervene else in_shadow(answer)
+        return in_shadow(answer) if known.shadow or not self._intervene else answer
 
     def _start(self, event: Event | Proposal, timestamp_ms: int | None) -> RunState:
         """Begin a run with what had been published by its first event."""
         knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
-        return run.start(self.stamp, event, knowledge, timestamp_ms)
+        return run.start(
+            self.stamp, event, knowledge, timestamp_ms, self._shadow(event, timestamp_ms)
+        )
+
+    def _shadow(self, event: Event | Proposal, time_ms: int | None) -> bool:
+        """Tell whether a run that begins with an event begins in shadow mode."""
+        return self.library.is_shadowed(event.agent, event.task_id, event.tenant, time_ms)
 
     def _event(
         self, state: PartitionState, event: Event, flags: tuple[str, ...], record: Record
@@ -306,7 +318,7 @@ class Fold:
                 # Nothing has been judged yet: take the task that the first event did not name.
                 time_ms = record.timestamp_ms
                 knowledge = self.library.knowledge(event.task_id, event.run_id, time_ms)
-                known = run.rename(known, event, knowledge, time_ms)
+                known = run.rename(known, event, knowledge, time_ms, self._shadow(event, time_ms))
             state.runs[event.run_id] = known
             return said
         if isinstance(event, RunEnded):
@@ -371,7 +383,7 @@ class Fold:
     def _halt(self, state: PartitionState, event: ParentHalted) -> list[Said]:
         """Halt a run because the one that started it was halted."""
         known = state.runs.get(event.run_id)
-        if known is None or known.abort.halted or not self._intervene:
+        if known is None or known.abort.halted or known.shadow or not self._intervene:
             return []
         state.runs[event.run_id], intervention = run.halt_by_parent(known, event.parent_run_id)
         return [*self._tell_children(state, event.run_id), intervention]

@@ -24,7 +24,8 @@ from ontrack.operators.scoring_plan import TaskPlan, compile_plan
 from ontrack.operators.selftest import SelfTest, limited, pooled
 from ontrack.operators.values import compile_values
 from ontrack.pipeline.encoders import CachedEncoder
-from ontrack.topics.knowledge import STEPS_MAX, Reference, Task, ToolContract
+from ontrack.topics.events import Agent
+from ontrack.topics.knowledge import STEPS_MAX, Reference, Switch, Task, ToolContract
 
 ALWAYS = -1  # published before every event
 POOL_TASKS_MAX = 32  # tasks whose self-tests are summed up
@@ -93,6 +94,10 @@ class _Shelf(Generic[Item]):
         ]
         return len(numbers), max(numbers, default=-1)
 
+    def __len__(self) -> int:
+        """Return how many versions were ever published."""
+        return len(self._times)
+
     def times(self) -> list[int]:
         """Return the distinct times of publication, sorted."""
         return sorted(set(self._times))
@@ -127,6 +132,8 @@ class Library:
         self._references: _Shelf[Reference] = _Shelf()
         self._contracts: _Shelf[ToolContract] = _Shelf()
         self._tasks: _Shelf[Task] = _Shelf()
+        self._switches: _Shelf[Switch] = _Shelf()
+        self._current_switches: dict[str, _Current[Switch]] | None = None
         self._pooled_with: Library | None = None
         self._epochs: list[int] | None = None
         self._views: OrderedDict[int, _View] = OrderedDict()
@@ -156,6 +163,30 @@ class Library:
         redacted = None if item is None else self._redaction.task(item)
         self._tasks.put(key, redacted, published_ms)
         self._changed()
+
+    def add_switch(self, key: str, item: Switch | None, published_ms: int = ALWAYS) -> None:
+        """Put a part of the fleet into shadow mode, or take it back (None)."""
+        self._switches.put(key, item, published_ms)
+        self._current_switches = None
+
+    @property
+    def switchings(self) -> int:
+        """How many switches have been thrown: the same number, the same modes."""
+        return len(self._switches)
+
+    def is_shadowed(
+        self, agent: Agent | None, task_id: str | None, tenant: str | None, time_ms: int | None
+    ) -> bool:
+        """Tell whether a run was in shadow mode at a time; None means now."""
+        if not self.switchings:
+            return False
+        if time_ms is not None:
+            switches = self._switches.as_of(time_ms)
+        else:
+            self._current_switches = self._current_switches or self._switches.as_of(None)
+            switches = self._current_switches
+        name = None if agent is None else agent.id
+        return any(found.item.covers(name, task_id, tenant) for found in switches.values())
 
     def fill(
         self,

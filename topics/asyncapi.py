@@ -11,7 +11,7 @@ from ontrack.topics.catalog import Catalogue, TopicSpec
 from ontrack.topics.schemas.plain import plainly_described, require_type
 
 _SCHEMAS = "#/components/schemas/"
-_RECEIVED = ("events", "proposals", "references", "contracts", "tasks")
+_RECEIVED = ("events", "proposals", "references", "contracts", "tasks", "switches")
 #: Headers that every message has; ``ce_subject`` is the run id, or the key of what is no run's.
 _HEADERS: Final = ("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "content-type")
 _BINDING: Final = "0.5.0"

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import Event, Proposal
-from ontrack.topics.knowledge import Reference, Task, ToolContract
+from ontrack.topics.knowledge import Reference, Switch, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Scorecard, Verdict
 
 DAY_MS: Final = 86_400_000
@@ -83,6 +83,7 @@ class Catalogue:
     references: TopicSpec
     contracts: TopicSpec
     tasks: TopicSpec
+    switches: TopicSpec
     dead_letters: TopicSpec
     snapshots: TopicSpec
     owners: TopicSpec
@@ -165,6 +166,14 @@ def catalogue(
         ),
         tasks=topic(
             "tasks", "what tasks expect and allow", "task id", knowledge, Task, partitions=1
+        ),
+        switches=topic(
+            "switches",
+            "which agents, tasks and tenants are in shadow mode now",
+            "all, or agent:, task: or tenant: and a name",
+            knowledge,
+            Switch,
+            partitions=1,
         ),
         dead_letters=topic(
             "dead-letters",

@@ -50,7 +50,7 @@ from ontrack.topics.jsontext import (
     shown,
     tame,
 )
-from ontrack.topics.knowledge import Reference, Task, ToolContract
+from ontrack.topics.knowledge import Reference, Switch, Task, ToolContract
 from ontrack.topics.verdicts import Output
 
 E = TypeVar("E")
@@ -61,6 +61,7 @@ _OUTPUT: TypeAdapter[Output] = TypeAdapter(Annotated[Output, Field(discriminator
 _TOOL = TypeAdapter(ToolContract)
 _TASK = TypeAdapter(Task)
 _REFERENCE = TypeAdapter(Reference)
+_SWITCH = TypeAdapter(Switch)
 
 _FIELDS_NAMED_MAX: Final = 3
 # Fields that hold what agents and tools say: error texts tell its kind, not what it is.
@@ -197,6 +198,17 @@ def decode_reference(given: bytes | dict[str, Any]) -> Reference:
         Naming the field.
     """
     return _record(_REFERENCE, _parsed(given), "reference")
+
+
+def decode_switch(raw: bytes) -> Switch:
+    """Decode one value of the switches topic.
+
+    Raises
+    ------
+    MalformedMessage, WrongShape
+        Naming the field.
+    """
+    return _record(_SWITCH, _parsed(raw), "switch")
 
 
 def event_type(record: BaseModel) -> str:

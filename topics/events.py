@@ -167,8 +167,15 @@ class ParentHalted(_Event):
     parent_run_id: RunId
 
 
+class ModeChanged(_Event):
+    """The run is in shadow mode from here on, or no longer (written by a worker)."""
+
+    type: Literal["mode_changed"] = "mode_changed"
+    shadow: bool
+
+
 #: What workers write into the log, so that every reader of it comes to the same end.
-Notice = GapClosed | ChildStarted | ParentHalted
+Notice = GapClosed | ChildStarted | ParentHalted | ModeChanged
 Event = RunStarted | Step | RunEnded | Notice
 AnyEvent = Annotated[Event, Field(discriminator="type")]
 EVENT_TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(Event))

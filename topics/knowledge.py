@@ -329,3 +329,35 @@ class Task(_Model):
             )
             for index, steps in enumerate(self.references)
         )
+
+
+SwitchScope = Literal["all", "agent", "task", "tenant"]
+
+
+class Switch(_Model):
+    """A part of the fleet in shadow mode (``ontrack.switches``); an empty value takes it back.
+
+    Judged as ever, told nothing: no interventions, and the gate stops nothing.
+    """
+
+    type: Literal["switch"] = "switch"
+    scope: SwitchScope
+    name: str | None = Field(default=None, max_length=512)
+    reason: str | None = Field(default=None, max_length=2000)
+    by: str | None = Field(default=None, max_length=512)
+
+    @model_validator(mode="after")
+    def _named(self) -> Switch:
+        if (self.scope == "all") != (self.name is None):
+            raise ValueError("`name` says which agent, task or tenant; with scope all it is null")
+        return self
+
+    @property
+    def key(self) -> str:
+        """The message key: one switch for each part of the fleet."""
+        return self.scope if self.name is None else f"{self.scope}:{self.name}"
+
+    def covers(self, agent: str | None, task_id: str | None, tenant: str | None) -> bool:
+        """Tell whether a run is of this part."""
+        found = {"agent": agent, "task": task_id, "tenant": tenant}
+        return self.scope == "all" or found[self.scope] == self.name

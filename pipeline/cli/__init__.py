@@ -25,6 +25,7 @@ _COMMANDS = {
     "tail": ("tail", "Print verdicts and interventions from Kafka."),
     "alerts": ("alerts", "Tell people about interventions: mail, chat, webhooks, Alertmanager."),
     "dead-letters": ("dead_letters", "List what could not be used, or send it again."),
+    "shadow": ("shadow", "Put an agent, a task or a tenant into shadow mode, live."),
     "references": ("references", "Mine, check and show what runs are compared with."),
     "contracts": ("contracts", "Import tool contracts, check task files, print schemas."),
     "topics": ("topics", "Create or show the topics."),

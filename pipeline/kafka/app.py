@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 
 STOP_S_MAX = 30.0  # from the signal to the end of the process
 
+MODES_S = 1.0  # how soon a switch to shadow mode is noticed
 LAG_S = 1.0  # how often the lag is brought up to date; it costs no question to the broker
 
 
@@ -125,6 +126,11 @@ def make_app(settings: Settings) -> faust.App:
     async def close_gaps() -> None:
         if holder:
             await holder[0].close_gaps()
+
+    @app.timer(MODES_S)
+    async def keep_modes() -> None:
+        if holder:
+            await holder[0].keep_modes()
 
     add_pages(app, settings, worker)
     return app

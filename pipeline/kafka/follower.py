@@ -103,6 +103,10 @@ class KnowledgeFollower:
                 for tool in tools:
                     _check_key(key, key if tool is None else tool.name)
                     self._library.add_contract(key, tool, time_ms)
+            elif message.topic == self._topics.switches.name:
+                switch = codecs.decode_switch(message.value) if message.value else None
+                _check_key(key, key if switch is None else switch.key)
+                self._library.add_switch(key, switch, time_ms)
             else:
                 tasks = codecs.decode_tasks(message.value) if message.value else (None,)
                 for task in tasks:
@@ -121,7 +125,8 @@ class KnowledgeFollower:
     async def _started(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             counts = await partition_counts(self._settings)
-            knowledge = (self._topics.references, self._topics.contracts, self._topics.tasks)
+            topics = self._topics
+            knowledge = (topics.references, topics.contracts, topics.tasks, topics.switches)
             self._partitions = [
                 TopicPartition(spec.name, number)
                 for spec in knowledge
@@ -139,5 +144,5 @@ def _check_key(key: str, name: str) -> None:
     if key != name:
         raise KeyMismatch(
             f"the message key {key!r} is not the name {name!r} in the value; "
-            "send contracts under the tool's name and tasks under their id"
+            "send contracts under the tool's name, tasks under their id and switches under their part"
         )

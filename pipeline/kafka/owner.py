@@ -38,6 +38,7 @@ from ontrack.pipeline.kafka.emitter import (
 )
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, Told, patiently, record_of, told_by
+from ontrack.pipeline.kafka.modes import Modes
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
@@ -117,6 +118,7 @@ class PartitionOwner:
         self._checkpoints = Checkpoints(
             partition, topics, fold, log, emitter, follower, metrics, self._turns
         )
+        self._modes = Modes(fold.library)
         self._turn = asyncio.Lock()
         self._owned = True
 
@@ -294,6 +296,32 @@ class PartitionOwner:
                 for gap in overdue
             ]
         )
+
+    async def keep_modes(self) -> None:
+        """Bring open runs under the switches of now, by events of ours in the log."""
+        if not self.ready or not await self._modes.is_due(self.watermark.next_offset, self._end):
+            return
+        async with self._turn:
+            # In a thread: of many runs most are kept as bytes, and each must be read.
+            changes = await asyncio.to_thread(self._modes.changes, self.state)
+        if not changes:
+            return
+        _log.info("modes_changed", partition=self.partition, runs=len(changes))
+        await self._emitter.emit(
+            [
+                event_message(
+                    self._topics,
+                    change,
+                    f"{change.run_id}:{self._modes.switchings}:mode_changed",
+                    self.partition,
+                )
+                for change in changes
+            ]
+        )
+
+    async def _end(self) -> int:
+        _, last = await self._reader.bounds(self.watermark.topic, self.partition)
+        return last
 
     def _overdue(self, now_ms: int) -> list[GapClosed]:
         waiting = self.state.waiting

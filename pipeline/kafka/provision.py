@@ -134,7 +134,8 @@ async def check_topics(settings: Settings) -> int:
 async def _check_clocks(settings: Settings) -> None:
     """Check that events and knowledge carry the broker's time: a run meets what came before it."""
     topics = topics_of(settings)
-    timed = (topics.events, topics.proposals, topics.references, topics.contracts, topics.tasks)
+    knowledge = (topics.references, topics.contracts, topics.tasks, topics.switches)
+    timed = (topics.events, topics.proposals, *knowledge)
     resources = [
         ConfigResource(ConfigResourceType.TOPIC, spec.name, {_TIMESTAMPS: None}) for spec in timed
     ]

@@ -139,7 +139,12 @@ class Refold:
             The starting point names a partition that does not exist.
         """
         topics = topics_of(self._settings)
-        knowledge = (topics.references.name, topics.contracts.name, topics.tasks.name)
+        knowledge = {
+            topics.references.name,
+            topics.contracts.name,
+            topics.tasks.name,
+            topics.switches.name,
+        }
         async with opened(self._settings, topics.events.name, *knowledge) as history:
             await self._read_knowledge()
             self.partitions = history.partitions

@@ -226,6 +226,12 @@ class Worker:
         # The gate's policy looks into the library without asking for what is new.
         await self.gateway.refresher.refreshed()
 
+    async def keep_modes(self) -> None:
+        """Read the switches, and bring open runs under them."""
+        await self.gateway.refresher.refreshed()
+        for owner in list(self.owners.values()):
+            await owner.keep_modes()
+
     async def close_gaps(self) -> None:
         """Give up steps that have been waited for long enough."""
         for owner in list(self.owners.values()):

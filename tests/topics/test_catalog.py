@@ -7,6 +7,7 @@ from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import (
     ChildStarted,
     GapClosed,
+    ModeChanged,
     ParentHalted,
     RunEnded,
     RunStarted,
@@ -30,6 +31,7 @@ def test_the_topics_are_those_of_the_interface():
         "ontrack.references",
         "ontrack.contracts",
         "ontrack.tasks",
+        "ontrack.switches",
         "ontrack.dead-letters",
         "ontrack.snapshots",
         "ontrack.owners",
@@ -43,7 +45,7 @@ def test_the_prefix_is_one_setting():
 def test_a_topic_says_what_it_carries():
     topics = catalogue()
     assert topics.events.models[:3] == (RunStarted, Step, RunEnded)
-    assert topics.events.models[3:] == (GapClosed, ChildStarted, ParentHalted)
+    assert topics.events.models[3:] == (GapClosed, ChildStarted, ParentHalted, ModeChanged)
     assert topics.verdicts.models == (Verdict,)
     assert topics.events.key == "run id"
 

@@ -1,0 +1,57 @@
+"""Modes: which open runs a switch has put into shadow mode, or taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ontrack.pipeline.fold import PartitionState
+from ontrack.pipeline.library import Library
+from ontrack.topics.errors import InvalidSnapshot
+from ontrack.topics.events import ModeChanged
+
+
+class Modes:
+    """What one partition has made of the switches.
+
+    A run that begins takes its mode from what had been published by its first event, wherever it
+    is folded. Runs that are open when a switch is thrown are told by an event in the log. They are
+    looked at twice: at once, and when the log has been folded as far as it reached by then, because
+    the first events of some may not have been folded before.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._again_at: int | None = None
+        self.switchings = 0
+
+    async def is_due(self, folded: int, end: Callable[[], Awaitable[int]]) -> bool:
+        """Tell whether open runs must be looked at.
+
+        Parameters
+        ----------
+        folded
+            Offset up to which the log is folded.
+        end
+            Asks for the log's end.
+        """
+        if self._library.switchings != self.switchings:
+            self.switchings = self._library.switchings
+            self._again_at = await end()
+            return True
+        if self._again_at is not None and folded >= self._again_at:
+            self._again_at = None
+            return True
+        return False
+
+    def changes(self, state: PartitionState) -> list[ModeChanged]:
+        """Return what the open runs must be told."""
+        found = []
+        for run_id in state.runs:
+            try:
+                run = state.runs[run_id]
+            except InvalidSnapshot:
+                continue  # its next event says so
+            shadow = self._library.is_shadowed(run.agent, run.task_id, run.tenant, None)
+            if run.shadow != shadow:
+                found.append(ModeChanged(run_id=run_id, shadow=shadow))
+        return found
