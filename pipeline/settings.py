@@ -235,8 +235,8 @@ class Settings(BaseSettings):
         return Redaction(self.redact, None if key is None else key.get_secret_value().encode())
 
 
-# Variables that name a file or a test broker, not a setting.
-_NOT_SETTINGS = {"ONTRACK_CONFIG", "ONTRACK_TEST_BROKER"}
+# Variables that name a file, a folder or a test broker, not a setting.
+_NOT_SETTINGS = {"ONTRACK_CONFIG", "ONTRACK_CORPUS", "ONTRACK_TEST_BROKER"}
 
 
 class _Environment(PydanticBaseSettingsSource):

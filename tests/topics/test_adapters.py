@@ -417,3 +417,31 @@ def test_what_adapters_yield_goes_through_the_door_of_the_topic_unchanged(name):
 )
 def test_an_event_line_is_recognised_even_when_it_is_wrong(head, is_event):
     assert native.recognise(head) is is_event
+
+
+def test_a_trajectory_that_is_null_leaves_the_history_to_be_read():
+    history = [{"role": "assistant", "action": "ls", "thought": "look"}]
+    (step,) = steps_of(sweagent, {"trajectory": None, "history": history})
+    assert step.args == {"command": "ls"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"trajectory": {"action": "ls"}}, "trajectory: expected a list"),
+        ({"trajectory": "ls"}, "trajectory: expected a list"),
+        ({"trajectory": [{"action": 5}]}, r"trajectory\[0\].action: expected a text"),
+    ],
+)
+def test_a_trajectory_of_another_kind_is_refused_beside_a_good_history(damage, said):
+    history = [{"role": "assistant", "action": "ls"}]
+    with pytest.raises(WrongShape, match=said):
+        steps_of(sweagent, {"history": history} | damage)
+
+
+def test_a_history_of_another_kind_is_refused_beside_good_messages():
+    messages = [{"role": "assistant", "content": "```bash\nls\n```"}]
+    record = {"messages": messages, "info": {"exit_status": "done"}}
+    assert [step.tool for step in steps_of(sweagent, record)] == ["ls"]
+    with pytest.raises(WrongShape, match="history: expected a list"):
+        steps_of(sweagent, record | {"history": {}})

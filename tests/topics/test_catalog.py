@@ -28,6 +28,7 @@ def test_the_topics_are_those_of_the_interface():
         "ontrack.interventions",
         "ontrack.scorecards",
         "ontrack.fleet",
+        "ontrack.fleet-states",
         "ontrack.references",
         "ontrack.contracts",
         "ontrack.tasks",
@@ -52,7 +53,7 @@ def test_a_topic_says_what_it_carries():
 
 def test_outputs_have_a_partition_for_every_partition_of_events():
     topics = catalogue(partitions=7, replication=3)
-    for role in ("events", "proposals", *OUTPUTS):
+    for role in ("events", "proposals", "fleet_states", *OUTPUTS):
         assert getattr(topics, role).partitions == 7
     for role in KNOWLEDGE:
         assert getattr(topics, role).partitions == 1
@@ -69,9 +70,9 @@ def test_outputs_are_kept_at_least_as_long_as_any_event(retention_ms):
         assert int(getattr(topics, role).settings["retention.ms"]) >= longest_ms
 
 
-def test_events_and_knowledge_share_the_brokers_clock():
+def test_events_outputs_and_knowledge_share_the_brokers_clock():
     topics = catalogue()
-    for role in ("events", *KNOWLEDGE):
+    for role in ("events", *OUTPUTS, *KNOWLEDGE):
         assert getattr(topics, role).settings["message.timestamp.type"] == "LogAppendTime"
 
 

@@ -1,6 +1,7 @@
 """Langfuse's exports: a trace with its observations, from any framework that reports to it.
 
-``{trace, observations}`` as the page downloads it, or a trace of the API with its ``observations``.
+``{trace, observations}`` as the page downloads it, a trace of the API with its ``observations``, or
+an observation a record, as the export to blob storage writes them (:mod:`.langfuse_rows`).
 A step is a TOOL observation, or a SPAN that the attributes or the output of its framework mark as a
 tool's execution; a call that only a generation's answer states is a step as well, with the result
 that a later generation was given.
@@ -22,6 +23,7 @@ from ontrack.topics.adapters.langfuse_observations import (
     observations_of,
     step_of,
 )
+from ontrack.topics.adapters.langfuse_rows import Group, Rows, is_row
 from ontrack.topics.adapters.messages import Stated, answers_in, calls_in
 from ontrack.topics.adapters.parts import Origin, args_of, dig, id_of, number_of
 from ontrack.topics.adapters.traces import Run, Runs, all_events, assembled, time_of
@@ -33,7 +35,11 @@ NAME = "langfuse"
 
 
 def recognise(head: object) -> bool:
-    """Tell whether a parsed record is a trace with observations."""
+    """Tell whether a parsed record is a trace with observations, or a row of one."""
+    return _is_trace(head) or is_row(head)
+
+
+def _is_trace(head: object) -> bool:
     observations = head.get("observations") if isinstance(head, dict) else None
     if not isinstance(head, dict) or not isinstance(observations, list):
         return False
@@ -54,38 +60,64 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
 
 
 class _Traces:
-    """Every record is a whole trace, so nothing is held."""
+    """A record is a whole trace and handed out at once, or a row, and held to the file's end."""
+
+    def __init__(self) -> None:
+        self._rows = Rows(_of_group)
 
     def add(
         self, record: object, origin: Origin, place: int, flags: tuple[str, ...] = ()
     ) -> Iterator[Run]:
-        if not recognise(record):
+        if is_row(record):
+            # Built before any is handed out, so that what is wrong is told of this record.
+            yield from [_of_group(group) for group in self._rows.add(record, place, flags)]
+            return
+        if not _is_trace(record):
             raise WrongShape(
-                f"expected an object with `trace` and `observations`, found {described(record)}"
+                f"expected an object with `trace` and `observations`, or a row of an observation, "
+                f"found {described(record)}"
             )
         whole: dict[str, Any] = record  # type: ignore[assignment]
         trace = whole["trace"] if isinstance(whole.get("trace"), dict) else whole
-        observations = list(observations_of(whole["observations"]))
-        begun = [o.begun for o in observations if o.begun is not None]
-        ended = [o.ended for o in observations if o.ended is not None]
-        tools = [o for o in observations if is_tool(o) and not beeai.is_notice(o)]
-        open_ones = sum(o.ended is None for o in tools)
-        agent = {"name": trace.get("name"), "version": trace.get("version") or trace.get("release")}
-        yield assembled(
-            id_of(trace.get("id")) or origin.run_id,
-            _steps(observations, tools),
-            place=place,
-            started={
-                "time": time_of(trace.get("timestamp")) or min(begun, default=None),
-                "agent": {name: id_of(value) for name, value in agent.items()},
-            },
-            ended_at=max(ended, default=None),
-            missing=f"the ends of {open_ones} tool observations" if open_ones else None,
-            flags=flags,
-        )
+        run_id = id_of(trace.get("id")) or origin.run_id
+        yield _run(run_id, trace, whole["observations"], place, flags, None)
 
     def rest(self) -> Iterator[Run]:
-        yield from ()
+        for group in self._rows.rest():
+            yield _of_group(group)
+
+
+def _of_group(group: Group) -> Run:
+    trace, observations = group.trace, group.observations
+    return _run(trace["id"], trace, observations, group.place, group.flags, group.missing)
+
+
+def _run(
+    run_id: str,
+    trace: dict[str, Any],
+    records: list[Any],
+    place: int,
+    flags: tuple[str, ...],
+    missing: str | None,
+) -> Run:
+    observations = list(observations_of(records))
+    begun = [o.begun for o in observations if o.begun is not None]
+    ended = [o.ended for o in observations if o.ended is not None]
+    tools = [o for o in observations if is_tool(o) and not beeai.is_notice(o)]
+    open_ones = sum(o.ended is None for o in tools)
+    agent = {"name": trace.get("name"), "version": trace.get("version") or trace.get("release")}
+    return assembled(
+        run_id,
+        _steps(observations, tools),
+        place=place,
+        started={
+            "time": time_of(trace.get("timestamp")) or min(begun, default=None),
+            "agent": {name: id_of(value) for name, value in agent.items()},
+        },
+        ended_at=max(ended, default=None),
+        missing=missing or (f"the ends of {open_ones} tool observations" if open_ones else None),
+        flags=flags,
+    )
 
 
 def _steps(observations: list[Observation], tools: list[Observation]) -> list[dict[str, Any]]:

@@ -118,12 +118,19 @@ def events(record: object, origin: Origin) -> Iterator[Event]:
 
 
 def _actions(run: dict[str, Any]) -> Iterator[_Action]:
-    if "trajectory" in run:
-        for entry in run["trajectory"]:
-            command = entry["action"] if isinstance(entry["action"], str) else ""
-            yield _Action(text_of(entry.get("thought")), command, entry.get("observation"))
+    for name in ("trajectory", "history"):
+        if not isinstance(run.get(name), list | None):
+            raise WrongShape(f"{name}: expected a list, found {described(run[name])}")
+    if run.get("trajectory") is not None:
+        for index, entry in enumerate(run["trajectory"]):
+            command = entry["action"]
+            if not isinstance(command, str | None):
+                raise WrongShape(
+                    f"trajectory[{index}].action: expected a text, found {described(command)}"
+                )
+            yield _Action(text_of(entry.get("thought")), command or "", entry.get("observation"))
         return
-    messages: list[Any] = run["history"] if "history" in run else run["messages"]
+    messages: list[Any] = run["history"] if run.get("history") is not None else run["messages"]
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise WrongShape(f"messages[{index}]: expected an object, found {described(message)}")
