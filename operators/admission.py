@@ -67,19 +67,28 @@ def admit(
 
 
 def content_digest(event: Step) -> bytes:
-    """Return eight bytes for what a step says, whatever the key order and the times."""
+    """Return eight bytes for what a step says, whatever the key order and the times.
+
+    Only of a span without a number does the beginning count.
+    """
     error = None if event.error is None else [event.error.type, event.error.message]
     content = [event.action, event.tool, event.args, event.result, error, event.call_id]
     content += [event.parents, event.consumed, event.produced]
     if event.seq is None and event.trace is not None:
-        # In place of a number: two equal calls are two spans, one span sent twice is one call.
-        content += [event.trace.trace_id, event.trace.span_id]
+        # In place of a number: two equal calls are two spans, one span sent twice is one call. With
+        # its beginning: a host may give every call the span of the agent around it.
+        began = None if event.started_at is None else event.started_at.timestamp()
+        content += [event.trace.trace_id, event.trace.span_id, began]
     return hashlib.blake2b(canonical_json(content), digest_size=8).digest()
 
 
 def _is_span_again(event: Step, digest: bytes, seen: HashTrieMap[int, bytes], highest: int) -> bool:
-    """Tell whether a step without a number is a span that has been seen lately."""
-    if event.trace is None or event.trace.span_id is None:
+    """Tell whether a step without a number is a span that has been seen lately.
+
+    One that does not say when it began is none: dropping equal calls that only share the span
+    around them would hide a loop.
+    """
+    if event.trace is None or event.trace.span_id is None or event.started_at is None:
         return False
     return any(
         seen.get(seq) == digest for seq in range(highest, max(-1, highest - AGAIN_STEPS_MAX), -1)

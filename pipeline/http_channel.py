@@ -17,7 +17,6 @@ from ontrack.topics.errors import (
     EventAfterEnd,
     InvalidEvent,
     MessageTooLarge,
-    OnTrackError,
 )
 from ontrack.topics.events import Event, Proposal, RunEnded
 from ontrack.topics.knowledge import ToolContract
@@ -94,25 +93,33 @@ class HttpChannel:
         InvalidSettings
             The server asks for another token.
         """
+        # The time counts from here: those who wait for their turn do not add theirs to it. And who
+        # is cancelled meanwhile leaves its event to the next.
+        end_s = asyncio.get_running_loop().time() + self._send_s
+        self._unsent.append(event)
         # One at a time: numbers must arrive in their order to be judged at once.
         async with self._turn:
-            outputs = await self._delivered(event)
+            outputs = await self._delivered(event, end_s)
         recorded, self._recorded = self._recorded, []
         return (*recorded, *outputs)
 
-    async def _delivered(self, event: Event) -> tuple[Output, ...]:
+    async def _delivered(self, event: Event, end_s: float) -> tuple[Output, ...]:
+        """Send what waits, up to an event; what is refused for good waits no longer."""
         outputs: list[Output] = []
-        end_s = asyncio.get_running_loop().time() + self._send_s
-        unsent, self._unsent = [*self._unsent, event], []
-        while unsent:
+        while self._unsent:
+            first = self._unsent[0]
             try:
-                outputs += await self._one(unsent[0], end_s, is_again=unsent[0] is not event)
-            except BaseException as error:
-                if not isinstance(error, OnTrackError) or isinstance(error, ServeUnavailable):
-                    self._unsent = unsent[-UNSENT_MAX:]
+                outputs += await self._one(first, end_s, is_again=first is not event)
+            except InvalidEvent:
+                del self._unsent[0]
                 raise
-            del unsent[0]
-        return tuple(outputs)
+            except ServeUnavailable:
+                del self._unsent[:-UNSENT_MAX]
+                raise
+            del self._unsent[0]
+            if first is event:
+                return tuple(outputs)
+        raise ServeUnavailable(f"{self._client.url}: more than {UNSENT_MAX} events waited for it")
 
     async def _one(self, event: Event, end_s: float, is_again: bool) -> tuple[Output, ...]:
         body = codecs.encode(event)

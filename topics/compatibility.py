@@ -12,6 +12,7 @@ package jsonsubschema does not serve, which can read these schemas.)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -125,7 +126,7 @@ class _Comparison:
         if written is None:
             yield f"{path}: any value could be sent, only {_listed(wanted)} can be read"
             return
-        missing = [value for value in written if value not in wanted]
+        missing = [value for value in written if not any(_same(value, one) for one in wanted)]
         if missing:
             done = "removed" if self.direction == "read" else "added"
             yield f"{path}: enum value {_listed(missing)} was {done}"
@@ -139,8 +140,9 @@ class _Comparison:
             if is_tighter:
                 yield f"{path}: {self._was(own, limit, name)}"
         for name in _EQUAL_OR_GONE:
-            if read.get(name) not in (None, False, sent.get(name)):
-                yield f"{path}: {self._was(sent.get(name), read[name], name)}"
+            own, wanted = self._spelt(sent, name, sent=True), self._spelt(read, name, sent=False)
+            if wanted is not None and wanted is not False and not _same(own, wanted):
+                yield f"{path}: {self._was(own, wanted, name)}"
 
     def _fields(self, sent: Schema, read: Schema, path: str) -> Iterator[str]:
         own, wanted = sent.get("properties", {}), read.get("properties", {})
@@ -189,9 +191,15 @@ class _Comparison:
             yield from self.contained(sent.get("items", {}), read.get("items", {}), f"{path}[*]")
 
     def _unknown(self, sent: Schema, read: Schema, path: str) -> Iterator[str]:
-        for name in sorted((sent.keys() | read.keys()) - _HANDLED - _NOTES):
-            if sent.get(name) != read.get(name):
+        # A union is left over here only where it stood beside another one.
+        known = _HANDLED - {"anyOf", "oneOf"} | _NOTES
+        for name in sorted((sent.keys() | read.keys()) - known):
+            if not _same(self._spelt(sent, name, sent=True), self._spelt(read, name, sent=False)):
                 yield f"{path}: keyword {name} has changed, which cannot be judged here"
+
+    def _spelt(self, schema: Schema, name: str, *, sent: bool) -> Any:
+        """Return a keyword's value with what its references stand for in their place."""
+        return _inlined(schema.get(name), self._root(sent=sent), ())
 
     def _was(self, sent: object, read: object, what: str) -> str:
         old, new = (sent, read) if self.direction == "read" else (read, sent)
@@ -227,6 +235,27 @@ def _resolved(reference: str, root: Schema) -> Schema:
         node = node[part] if part else node
     found: Schema = node
     return found
+
+
+def _inlined(node: Any, root: Schema, within: tuple[str, ...]) -> Any:
+    """Put definitions in the place of references; one inside of itself stays a reference."""
+    if isinstance(node, list):
+        return [_inlined(item, root, within) for item in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if isinstance(reference, str) and reference not in within:
+        beside = {name: value for name, value in node.items() if name != "$ref"}
+        found = _resolved(reference, root) | beside
+        return _inlined(found, root, (*within, reference))
+    return {
+        name: _inlined(child, root, within) for name, child in node.items() if name not in _NOTES
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same JSON: ``1`` is not ``true``, as it is to Python."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _tag(schema: Schema) -> object:

@@ -1,4 +1,4 @@
-"""A bundle: alerts that are told together, of which only the first ones are kept in full."""
+"""A bundle: alerts that are told together, of which only the gravest are kept in full."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ontrack.pipeline.alerting.alert import Alert
 
 KEPT_MAX: Final = 20
 KINDS_MAX: Final = 64
+_DIGEST_BYTES: Final = 32
+_DIGESTS: Final = 1 << (8 * _DIGEST_BYTES)
 
 Place = tuple[str, int]
 
@@ -40,7 +42,7 @@ class Bundle:
     Parameters
     ----------
     kept
-        The first ones, in full; the gravest of all is always among them.
+        The gravest, in full, of equals the first; in the order in which they came.
     count
         Of all.
     kinds
@@ -50,7 +52,8 @@ class Bundle:
     first_s, last_s
         Times of the first and the last, in seconds since 1970.
     digest
-        Of the ids of all: two bundles of the same alerts have the same.
+        Of the ids of all: two bundles of the same alerts have the same, in whatever order they came
+        together. After a restart partitions may be merged in another one.
     """
 
     kept: tuple[Alert, ...]
@@ -102,13 +105,22 @@ class Bundle:
             spans=spans,
             first_s=min(self.first_s, other.first_s),
             last_s=max(self.last_s, other.last_s),
-            digest=hashlib.sha256(self.digest + other.digest).digest(),
+            digest=_joined(self.digest, other.digest),
         )
 
 
+def _joined(one: bytes, other: bytes) -> bytes:
+    """Add digests modulo 2^256: a sum does not know the order of what was added."""
+    added = int.from_bytes(one, "big") + int.from_bytes(other, "big")
+    return (added % _DIGESTS).to_bytes(_DIGEST_BYTES, "big")
+
+
 def _kept(alerts: tuple[Alert, ...]) -> tuple[Alert, ...]:
+    """Keep the gravest, of equals the first, in the order in which they came.
+
+    People act on what is named: twenty warnings must not leave a halt a mere count.
+    """
     if len(alerts) <= KEPT_MAX:
         return alerts
-    kept = alerts[:KEPT_MAX]
-    gravest = max(alerts, key=lambda alert: alert.severity)
-    return kept if gravest.severity <= max(a.severity for a in kept) else (*kept[:-1], gravest)
+    gravest = sorted(range(len(alerts)), key=lambda place: -alerts[place].severity)[:KEPT_MAX]
+    return tuple(alerts[place] for place in sorted(gravest))

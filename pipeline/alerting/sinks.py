@@ -65,18 +65,24 @@ class SinkClient(Protocol):
 def secret_of(value: SecretStr, where: str) -> str:
     """Return a secret, which may stand in an environment variable.
 
+    A line end behind it, as files of secrets have one, is no part of it.
+
     Raises
     ------
     InvalidSettings
-        The variable is not set.
+        The variable is not set, or holds what no address and no header can.
     """
     text = value.get_secret_value()
-    if not text.startswith(FROM_ENVIRONMENT):
-        return text
-    name = text.removeprefix(FROM_ENVIRONMENT)
-    found = os.environ.get(name, "")
-    if not found:
-        raise InvalidSettings(f"{where} stands in the variable {name}, which is not set; set it")
+    if text.startswith(FROM_ENVIRONMENT):
+        name = text.removeprefix(FROM_ENVIRONMENT)
+        text = os.environ.get(name, "")
+        if not text.strip():
+            raise InvalidSettings(
+                f"{where} stands in the variable {name}, which is not set; set it"
+            )
+    found = text.strip()
+    if any(character < " " or character == "\x7f" for character in found):
+        raise InvalidSettings(f"{where} has a line end or another control character inside")
     return found
 
 
@@ -99,8 +105,9 @@ class HttpSender:
                 allow_redirects=False,
             ) as answer:
                 status, after = answer.status, answer.headers.get("retry-after")
-        except aiohttp.InvalidURL as error:
-            raise NotDelivered("its address cannot be used", try_again=False) from error
+        except ValueError as error:  # InvalidURL is one, and what a header cannot hold gives one
+            problem = "its address or its headers cannot be used"
+            raise NotDelivered(problem, try_again=False) from error
         except (aiohttp.ClientError, OSError) as error:
             problem = f"no answer ({type(error).__name__})"
             raise NotDelivered(problem, try_again=True) from error

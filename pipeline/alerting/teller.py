@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from ontrack.pipeline.alerting import machine
 from ontrack.pipeline.alerting.alert import alert_of
 from ontrack.pipeline.alerting.bundle import Bundle, Place
 from ontrack.pipeline.alerting.dispatch import Dispatcher
-from ontrack.pipeline.alerting.machine import Outcome, State
+from ontrack.pipeline.alerting.machine import Delivery, Outcome, State
 from ontrack.pipeline.alerting.settings import AlertSettings
 from ontrack.pipeline.alerting.sinks import Clock
 from ontrack.pipeline.record import Record
@@ -34,6 +35,7 @@ class Teller:
         self._clock = clock
         self._state = State()
         self._floors: dict[Place, int] = {}
+        self._in_hand: deque[Delivery] = deque()  # out of the state, not yet with the dispatcher
 
     def start_over(self, floors: dict[Place, int]) -> None:
         """Forget everything; below these offsets all has been told before.
@@ -42,6 +44,7 @@ class Teller:
         """
         self._state = State()
         self._floors = dict(floors)
+        self._in_hand.clear()
 
     async def take(self, output: Output, record: Record, again: bool = False) -> None:
         """Take one output: tell people of it, or not, or later.
@@ -76,21 +79,28 @@ class Teller:
 
     def untold_from(self, place: Place, position: int) -> int:
         """Return the lowest offset of a partition that is not told yet; else the position."""
-        bundles = [*machine.waiting(self._state), *self._dispatcher.outstanding]
+        in_hand = [delivery.bundle for delivery in self._in_hand]
+        bundles = [*machine.waiting(self._state), *in_hand, *self._dispatcher.outstanding]
         spans = [bundle.spans.get(place) for bundle in bundles]
         lowest = min((span.lowest for span in spans if span is not None), default=position)
         return max(min(lowest, position), self._floors.get(place, 0))
 
-    def rebuilt_from(self, place: Place, untold: int) -> int:
-        """Return the offset from which to read for the state as it is: windows begin there."""
+    def rebuilt_from(self, place: Place, untold: int, position: int) -> int:
+        """Return the offset from which to read for the state as it is: windows begin there.
+
+        While the state is being rebuilt, what opened a window may still be ahead: then from where
+        the reading is.
+        """
         found = (offset for where, offset in machine.openers(self._state) if where == place)
-        return min((untold, *found))
+        return min((untold, position, *found))
 
     async def _tell(self, outcome: Outcome) -> None:
         self._state = outcome.state
-        for delivery in outcome.deliveries:
-            if not self._was_told(delivery.bundle):
-                await self._dispatcher.put(delivery)
+        # All are in hand before the first wait: where it is cut short, none of them counts as told.
+        self._in_hand.extend(d for d in outcome.deliveries if not self._was_told(d.bundle))
+        while self._in_hand:
+            await self._dispatcher.put(self._in_hand[0])
+            self._in_hand.popleft()
 
     def _was_told(self, bundle: Bundle) -> bool:
         return all(

@@ -78,7 +78,8 @@ def _more(delivery: Delivery) -> str:
         f"{intervention} {verdict} {count}"
         for (intervention, verdict), count in sorted(bundle.kinds.items())
     )
-    runs = list(dict.fromkeys(shown_name(alert.run_id) for alert in bundle.kept))
+    gravest_first = sorted(bundle.kept, key=lambda alert: -alert.severity)
+    runs = list(dict.fromkeys(shown_name(alert.run_id) for alert in gravest_first))
     named = ", ".join(runs[:_RUNS_NAMED_MAX]) + (", …" if len(runs) > _RUNS_NAMED_MAX else "")
     why = _CAUSES[delivery.cause] or "held back since the last one"
     span = f"{_clock(bundle.first_s)} to {_clock(bundle.last_s)}"

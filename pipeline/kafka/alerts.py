@@ -137,7 +137,7 @@ class AlertReader:
         for tp, position in self._positions.items():
             place = (tp.topic, tp.partition)
             untold = self._teller.untold_from(place, position)
-            rebuilt = self._teller.rebuilt_from(place, untold)
+            rebuilt = self._teller.rebuilt_from(place, untold, position)
             offsets[tp] = OffsetAndMetadata(untold, str(rebuilt))
         fresh = {tp: found for tp, found in offsets.items() if self._committed.get(tp) != found}
         if not fresh:
@@ -185,8 +185,12 @@ class AlertReader:
         return {} if self._changed else found
 
     async def _take(self, message: ConsumerRecord) -> None:
+        """Hand over one message. If that is cut short, the message is read again."""
         tp = TopicPartition(message.topic, message.partition)
+        await self._handed_over(message, tp)
         self._positions[tp] = message.offset + 1
+
+    async def _handed_over(self, message: ConsumerRecord, tp: TopicPartition) -> None:
         record = record_of(message)
         try:
             output = codecs.decode_output(record.value)

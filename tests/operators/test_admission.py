@@ -52,9 +52,13 @@ def test_a_run_that_begins_in_the_middle_has_a_gap() -> None:
     assert Door().admit(step(seq=3)).flags == ("gap",)
 
 
+def span(number: int) -> dict[str, str]:
+    return {"trace_id": "a" * 32, "span_id": f"{number:016x}"}
+
+
 def spans(count: int, **fields: Any) -> list[Step]:
     return [
-        step(trace={"trace_id": "a" * 32, "span_id": f"{number:016x}"}, **fields)
+        step(trace=span(number), started_at="2026-01-01T00:00:00Z", **fields)
         for number in range(1, count + 1)
     ]
 
@@ -65,6 +69,14 @@ def test_a_span_that_is_delivered_again_is_a_duplicate_and_an_equal_call_is_none
     assert [door.admit(call).seq for call in calls] == [0, 1, 2]
     assert [door.admit(call).duplicate for call in calls] == [True] * 3
     assert not door.admit(step(args={"q": "same"}, result="same")).duplicate
+
+
+def test_equal_calls_under_one_span_around_them_are_a_loop_and_no_duplicates() -> None:
+    door = Door()
+    times = ["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", None, None]
+    calls = [step(trace=span(1), started_at=time) for time in times]
+    assert [door.admit(call).duplicate for call in calls] == [False] * 4
+    assert door.admit(calls[0]).duplicate
 
 
 def test_a_trace_without_a_span_names_no_call() -> None:

@@ -233,6 +233,31 @@ def test_references_are_followed_also_into_themselves() -> None:
     assert "$.leaf: type was string, is null" in found
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"type": "object", "propertyNames": {"$ref": "#/$defs/Kind"}},
+        {"allOf": [{"$ref": "#/$defs/Kind"}]},
+        {"not": {"$ref": "#/$defs/Kind"}},
+        {"anyOf": [A_TEXT], "oneOf": [{"$ref": "#/$defs/Kind"}]},
+    ],
+)
+def test_a_change_behind_a_reference_is_seen_where_keywords_are_compared_as_they_stand(
+    node: Schema,
+) -> None:
+    def kinds(*values: str) -> Schema:
+        return {**model(a=dict(node)), "$defs": {"Kind": {"enum": list(values)}}}
+
+    for direction in ("read", "write"):
+        assert breaks(kinds("x"), kinds("x"), direction) == []  # type: ignore[arg-type]
+        assert breaks(kinds("x"), kinds("y"), direction)  # type: ignore[arg-type]
+
+
+def test_what_python_takes_for_equal_is_not_the_same_in_json() -> None:
+    assert breaks(model(a={"const": 1}), model(a={"const": True}), "read")
+    assert breaks(model(a={"enum": [0, 1]}), model(a={"enum": [False, 1]}), "write")
+
+
 def test_a_change_of_one_kind_of_record_is_named_there() -> None:
     def either(*more: str) -> Schema:
         started = model(type={"const": "a"}, x=A_TEXT)

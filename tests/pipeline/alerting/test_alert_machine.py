@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 
 from ontrack.pipeline.alerting import machine
 from ontrack.pipeline.alerting.alert import Alert, alert_of, matches
+from ontrack.pipeline.alerting.bundle import Bundle
 from ontrack.pipeline.alerting.machine import Delivery, State
 from ontrack.pipeline.alerting.settings import AlertSettings, Route
+from ontrack.pipeline.alerting.text import text_of
 from ontrack.topics.verdicts import VerdictName
 from tests.pipeline.alerting.alerts_kit import (
     NIGHT_S,
@@ -362,3 +366,34 @@ def test_a_bundle_keeps_the_first_ones_and_always_the_gravest(kinds: list[str]) 
     first = kinds.index("halt") if "halt" in kinds else 0
     assert lead == f"r:{first}:{kinds[first]}"
     assert sum(delivery.bundle.kinds.values()) == count
+
+
+def test_twenty_warnings_leave_no_halt_a_mere_count() -> None:
+    told = Told(one_route(rate_per_minute=1, dedupe_s=0))
+    for number in range(40):
+        told.take(warn(f"warned-{number}"), NOON_S)
+    for number in range(3):
+        told.take(halt(f"halted-{number}"), NOON_S)
+    told.due(NOON_S + 61)
+    *_, last = told.deliveries
+    runs = [kept.run_id for kept in last.bundle.kept]
+    assert runs[-3:] == ["halted-0", "halted-1", "halted-2"]
+    assert (len(runs), last.bundle.count) == (20, 42)
+    text = text_of(last, None)
+    assert text.title == "[halt] LOOP in run halted-0 (coder) and 41 more"
+    assert "runs: halted-0, halted-1, halted-2, warned-1, warned-2, …" in text.body
+
+
+@given(st.permutations(range(6)), st.integers(1, 5))
+def test_the_same_alerts_have_one_digest_in_whatever_order_they_came_together(
+    order: list[int], cut: int
+) -> None:
+    alerts = [Bundle.of(alert(warn(f"run-{number}"), number)) for number in range(6)]
+
+    def joined(places: Sequence[int]) -> Bundle:
+        return functools.reduce(Bundle.with_, [alerts[place] for place in places])
+
+    found = joined(order[:cut]).with_(joined(order[cut:]))
+    assert found.digest == joined(range(6)).digest
+    assert found.digest != joined(range(5)).digest
+    assert joined([0, 0]).digest != alerts[0].digest

@@ -22,7 +22,7 @@ from ontrack.pipeline.alerting.bundle import Bundle
 from ontrack.pipeline.alerting.dispatch import make_sink, make_sinks, parcels_of
 from ontrack.pipeline.alerting.machine import Delivery
 from ontrack.pipeline.alerting.settings import AlertSettings
-from ontrack.pipeline.alerting.sinks import NotDelivered, Parcel, _seconds
+from ontrack.pipeline.alerting.sinks import HttpSender, NotDelivered, Parcel, _seconds
 from ontrack.pipeline.alerting.text import text_of, without_mentions
 from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import Agent
@@ -224,7 +224,8 @@ def test_labels_name_no_run_where_a_route_does_not_group_by_runs_and_nothing_emp
 
 # ------------------------------------------------------------------ text and Apprise
 
-names = st.text(st.characters(exclude_categories=()), min_size=1, max_size=60)
+# Without half surrogate pairs: no record can hold one, they are replaced where it is read.
+names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
 
 
 def test_a_text_says_what_where_and_how_many_more() -> None:
@@ -244,16 +245,10 @@ def test_names_of_agents_steer_no_terminal_and_stay_on_their_line(
     run: str, agent: str, reason: str
 ) -> None:
     output = halt(run, agent=Agent(id=agent), reason=reason, tenant=agent)
-    text = text_of(parcel(output).delivery, "https://e.org/{run_id}") if _encodes(run) else None
-    if text is None:
-        return
+    text = text_of(parcel(output).delivery, "https://e.org/{run_id}")
     assert text.title.isprintable()
     assert all(line.isprintable() for line in text.body.split("\n"))
     assert len(text.body.split("\n")) == 3
-
-
-def _encodes(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def test_nobody_is_called_on_by_a_name_that_an_agent_chose() -> None:
@@ -334,3 +329,49 @@ def test_a_blocked_call_is_told_with_its_tool_and_reasons_and_no_arguments() -> 
     text = text_of(parcel(decision()).delivery, None)
     assert text.title == "[block] BLOCK in run run-1"
     assert text.body.startswith("the call of git_push was blocked: its tests never ran\n")
+
+
+@pytest.mark.parametrize("kind", ["token", "header", "url"])
+async def test_the_line_end_of_a_file_of_secrets_is_no_part_of_one(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Receiver() as receiver:
+        secret = receiver.url if kind == "url" else "hush"
+        monkeypatch.setenv("A_SECRET", f"{secret}\n")
+        given: dict[str, dict[str, Any]] = {
+            "token": {"type": "alertmanager", "url": receiver.url, "token": "env:A_SECRET"},
+            "header": {
+                "type": "webhook",
+                "url": receiver.url,
+                "headers": {"X-Key": "env:A_SECRET"},
+            },
+            "url": {"type": "webhook", "url": "env:A_SECRET"},
+        }
+        made = AlertSettings.model_validate({"sinks": {"ops": given[kind]}})
+        client = make_sink("ops", made.sinks["ops"], None)
+        await client.send(parcel(halt()), NOON_S)
+        await client.close()
+    (request,) = receiver.taken()
+    expected = {"token": ("authorization", "Bearer hush"), "header": ("x-key", "hush")}
+    for name, value in [expected[kind]] if kind in expected else []:
+        assert request.headers[name] == value
+
+
+def test_a_secret_with_a_line_end_inside_is_refused_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_SECRET", "hush\nhush")
+    given = {"type": "webhook", "url": "http://localhost/", "headers": {"X-Key": "env:A_SECRET"}}
+    made = AlertSettings.model_validate({"sinks": {"ops": given}})
+    with pytest.raises(InvalidSettings, match=r"alerts\.sinks\.ops\.headers\.X-Key") as caught:
+        make_sinks(made)
+    assert "hush" not in str(caught.value)
+
+
+async def test_what_http_cannot_hold_is_a_failure_of_the_parcel_and_not_of_the_process() -> None:
+    with Receiver() as receiver:
+        sender = HttpSender(receiver.url)
+        with pytest.raises(NotDelivered, match="headers cannot be used") as caught:
+            await sender.post(b"{}", {"x-key": "a\nb"})
+    assert not caught.value.try_again
+    await sender.close()

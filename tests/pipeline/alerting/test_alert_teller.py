@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ontrack.pipeline.alerting.dispatch import Dispatcher
 from ontrack.pipeline.alerting.machine import Delivery
 from ontrack.pipeline.alerting.settings import AlertSettings
 from ontrack.pipeline.alerting.teller import Teller
-from tests.pipeline.alerting.alerts_kit import NIGHT_S, halt, record_at, settings_with, warn
+from ontrack.pipeline.metrics import Metrics
+from tests.pipeline.alerting.alerts_kit import NIGHT_S, NOON_S, halt, record_at, settings_with, warn
 
 PARTITIONS = (0, 1)
 TOPIC = "ontrack.interventions"
@@ -67,9 +69,10 @@ class Log:
     def commit(self) -> None:
         for partition in PARTITIONS:
             place = (TOPIC, partition)
-            untold = self.teller.untold_from(place, self.positions[partition])
+            position = self.positions[partition]
+            untold = self.teller.untold_from(place, position)
             assert untold >= self.committed[partition][0]
-            self.committed[partition] = (untold, self.teller.rebuilt_from(place, untold))
+            self.committed[partition] = (untold, self.teller.rebuilt_from(place, untold, position))
 
 
 appended = st.tuples(st.just("append"), st.integers(0, 1), st.sampled_from("ab"), st.booleans())
@@ -167,3 +170,43 @@ def test_a_bundle_of_which_a_part_was_told_is_told_again() -> None:
     world.now_s += 300
     world.tick()
     assert [alert.seq for d in world.on_their_way for alert in d.bundle.kept] == [1, 2]
+
+
+def test_nothing_is_thought_told_while_an_earlier_delivery_waits_for_room() -> None:
+    settings = settings_with({"name": "all", "sinks": ["ops"], "dedupe_s": 60}, queue_max=1)
+    now = [NOON_S]
+
+    async def done(*_: Any) -> None:
+        """Nobody sends in this test."""
+
+    async def run() -> int:
+        dispatcher = Dispatcher(settings, {"ops": object(), "dev": object()}, Metrics(), done)  # type: ignore[dict-item]
+        teller = Teller(settings, dispatcher, clock=lambda: now[0])
+        for offset, partition, name in ((0, 0, "a"), (1, 0, "a")):
+            output = halt(name, offset)
+            await teller.take(output, record_at(offset, output, now[0], partition))
+        now[0] += 61
+        # Due now: what waited for run a; and run b's own, from another partition.
+        output = halt("b", 0)
+        taking = asyncio.ensure_future(teller.take(output, record_at(0, output, now[0], 1)))
+        await asyncio.sleep(0.05)  # the queue is full: the first of the two waits
+        assert not taking.done()
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        return teller.untold_from((TOPIC, 1), 1)
+
+    assert asyncio.run(run()) == 0
+
+
+def test_a_window_outlives_a_process_that_ends_before_it_has_rebuilt_it() -> None:
+    world = Log(settings_with({"name": "all", "sinks": ["ops"], "dedupe_s": 600}))
+    world.append(0, halt("run-1", 0))
+    world.read(1)
+    world.arrive(0)
+    world.commit()
+    for _ in range(2):  # as the reader does at once when it starts
+        world.restart()
+        world.commit()
+    world.append(0, halt("run-1", 1))
+    world.read(2)
+    assert world.on_their_way == []

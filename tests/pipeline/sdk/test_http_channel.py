@@ -198,6 +198,54 @@ async def test_an_event_that_was_given_up_comes_along_with_the_next(
     assert sorted(verdict.seq for verdict in verdicts) == [0, 1]
 
 
+async def test_events_that_wait_together_are_given_up_together(
+    daemon: tuple[Daemon, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_channel.HttpChannel.__init__, "__defaults__", (None, 0.3))
+    server, url = daemon
+    async with through(url) as run:
+        server.failures = ["busy"] * 200
+        before = len(server.bodies)
+        steps = (run.step("find", {"n": n}) for n in range(20))
+        problems = await asyncio.gather(*steps, return_exceptions=True)
+        assert {type(problem) for problem in problems} == {ServeUnavailable}
+        assert len(server.bodies) - before < 30  # not each its own 0.3 s, one after the other
+        server.failures = []
+    assert [step.seq for step in server.monitor.said if step.type == "verdict"] == list(range(20))
+
+
+async def test_a_step_that_was_cancelled_before_its_turn_comes_along_with_the_next(
+    daemon: tuple[Daemon, str],
+) -> None:
+    server, url = daemon
+    async with through(url) as run:
+        server.failures = ["slow"]
+        first, second = (asyncio.create_task(run.step("find", {"n": n})) for n in range(2))
+        await asyncio.sleep(0.1)
+        second.cancel()
+        await first
+        await run.step("find", {"n": 2})
+    assert [body["seq"] for body in server.bodies if body["type"] == "step"] == [0, 1, 2]
+
+
+async def test_an_event_that_is_refused_takes_no_other_with_it(
+    daemon: tuple[Daemon, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_channel.HttpChannel.__init__, "__defaults__", (None, 0.3))
+    server, url = daemon
+    async with through(url) as run:
+        server.failures = ["busy"] * 100
+        for n in range(2):
+            with pytest.raises(ServeUnavailable):
+                await run.step("find", {"n": n})
+        server.failures = ["bad"]  # for what comes along first
+        with pytest.raises(WrongShape, match="because"):
+            await run.step("find", {"n": 2})
+        await run.step("find", {"n": 3})
+    taken = [said.seq for said in server.monitor.said if said.type == "verdict"]
+    assert taken == [1, 2, 3]
+
+
 async def test_a_message_that_a_server_refuses_for_its_size_says_so(
     daemon: tuple[Daemon, str],
 ) -> None:
