@@ -15,8 +15,11 @@ from rpds import HashTrieMap
 
 from ontrack.operators import (
     abort,
+    loop,
     prefix,
+    repeats,
     scoring,
+    stall,
     transport,
 )
 from ontrack.operators.admission import Admission
@@ -257,6 +260,21 @@ def halt_by_parent(state: RunState, parent_run_id: str) -> tuple[RunState, Inter
         interventions=_count(state.interventions, InterventionName.HALT),
     )
     return halted, act
+
+
+def resume(state: RunState) -> RunState:
+    """Let a halted run go on: what was counted towards its halt is counted anew.
+
+    What it has seen, done and obtained stays, so that prerequisites stay fulfilled.
+    """
+    return replace(
+        state,
+        abort=abort.AbortState(),
+        episode=(),
+        loop=loop.LoopState(),
+        stall=stall.StallState(),
+        repeats=repeats.RepeatState(),
+    )
 
 
 def _standing(state: RunState) -> Standing:

@@ -353,7 +353,11 @@ class Monitor:
         outputs = await self._channel.send(self._redaction.plainly(event))
         if self._on_output is not None:
             for output in outputs:
-                self._on_output(output)
+                try:
+                    self._on_output(output)
+                except Exception as error:  # noqa: BLE001
+                    # The event was taken: whoever looks on must not make it seem otherwise.
+                    _log.error("on_output_failed", output=output.id, error=type(error).__name__)
         return outputs
 
 

@@ -54,6 +54,10 @@ class Family:
             self.halted.popitem(last=False)
         return list(self.children.get(run_id, ()))
 
+    def resume(self, run_id: str) -> None:
+        """Forget a run's halt: what it starts from now on is not stopped."""
+        self.halted.pop(run_id, None)
+
     def end(self, run_id: str) -> None:
         """Forget the children of a run that has ended; its halt is remembered."""
         self._characters -= sum(map(len, self.children.pop(run_id, ())))

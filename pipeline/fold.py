@@ -41,6 +41,7 @@ from ontrack.topics.events import (
     ParentHalted,
     Proposal,
     RunEnded,
+    RunResumed,
     RunStarted,
     Step,
 )
@@ -234,6 +235,8 @@ class Fold:
             return self._let_go(state, run_id, everything=True)
         if isinstance(event, ParentHalted):
             return self._halt(state, event)
+        if isinstance(event, RunResumed):
+            return self._resume(state, event)
         if isinstance(event, ModeChanged):
             known = state.runs.get(run_id)
             if known is not None and known.shadow != event.shadow:
@@ -387,6 +390,14 @@ class Fold:
             return []
         state.runs[event.run_id], intervention = run.halt_by_parent(known, event.parent_run_id)
         return [*self._tell_children(state, event.run_id), intervention]
+
+    def _resume(self, state: PartitionState, event: RunResumed) -> list[Said]:
+        """Let a halted run go on; one that was not halted is left as it is."""
+        state.family.resume(event.run_id)
+        known = state.runs.get(event.run_id)
+        if known is not None and known.abort.halted:
+            state.runs[event.run_id] = run.resume(known)
+        return []
 
     def _tell_children(self, state: PartitionState, run_id: str) -> list[Said]:
         children = state.family.halt(run_id)

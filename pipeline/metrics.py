@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.timing import Durations
+from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Output, Scorecard, Verdict
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class Metrics:
         self.dead_letters = Counter(
             "ontrack_dead_letters", "Messages quarantined", ["error"], registry=self.registry
         )
+        for kind in InvalidEvent.__subclasses__():
+            # There from the start: `increase` does not see a counter that begins at one.
+            self.dead_letters.labels(kind.__name__)
         self.flags = Counter(
             "ontrack_flagged_steps",
             "Steps accepted with a flag (gap, late, lone_surrogates, …)",
@@ -114,6 +118,23 @@ class Metrics:
             "Checkpoints that were not used; the log was folded instead",
             registry=self.registry,
         )
+        self.fleet_aggregates = Counter(
+            "ontrack_fleet_aggregates",
+            "Lines of the fleet's minutes: first, revised, final",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.fleet_skipped = Counter(
+            "ontrack_fleet_skipped",
+            "Outputs that the fleet's minutes miss, or count without their run, and why",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.fleet_failures = Counter(
+            "ontrack_fleet_failures",
+            "Times that the fleet's minutes had to begin again at their last state",
+            registry=self.registry,
+        )
         self.gate_requests = Counter(
             "ontrack_gate_requests",
             "Gate requests over HTTP by answer and by who gave it",
@@ -136,6 +157,11 @@ class Metrics:
         self.audit_dropped = Counter(
             "ontrack_gate_audit_dropped",
             "Decisions over HTTP that did not reach their topic",
+            registry=self.registry,
+        )
+        self.stream_dropped = Counter(
+            "ontrack_stream_dropped",
+            "Readers of the stream that were cut off because they read too slowly",
             registry=self.registry,
         )
         self.hook_requests = Counter(

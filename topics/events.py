@@ -139,6 +139,12 @@ class RunEnded(_Event):
     reason: str | None = None
 
 
+class RunResumed(_Event):
+    """A person lets a halted run go on; from here on it is warned and halted anew."""
+
+    type: Literal["run_resumed"] = "run_resumed"
+
+
 class Proposal(_Event, Call):
     """A tool call asked about before it runs (``ontrack.proposals``)."""
 
@@ -176,6 +182,6 @@ class ModeChanged(_Event):
 
 #: What workers write into the log, so that every reader of it comes to the same end.
 Notice = GapClosed | ChildStarted | ParentHalted | ModeChanged
-Event = RunStarted | Step | RunEnded | Notice
+Event = RunStarted | Step | RunEnded | RunResumed | Notice
 AnyEvent = Annotated[Event, Field(discriminator="type")]
 EVENT_TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(Event))

@@ -88,20 +88,30 @@ def command(
     import uvloop
 
     from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.serving.printing import Printing, let_go_of_stdout
     from ontrack.pipeline.serving.run import serve
 
     set_up_logging(settings.log_level, settings.log_json, settings.show_arguments)
     printer = Printer(as_json)
-    daemon = _daemon(settings, given, broker is not None, gate_url, record, printer)
+
+    def show(output: Output) -> None:
+        printer.show(output)
+        printer.flush()
+
+    printing = Printing(show)
+    daemon = _daemon(settings, given, broker is not None, gate_url, record, printing.tell)
 
     def ready(url: str) -> None:
         way = f"through Kafka at {settings.broker}" if broker is not None else "in this process"
         mode = "" if settings.intervene else ", in shadow mode"
         click.echo(f"ontrack serve: {url}, monitor {way}{mode}", err=True)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(daemon, ready))
-    printer.flush()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(daemon, ready))
+    finally:
+        if not printing.close():
+            let_go_of_stdout()
 
 
 def _daemon(
@@ -110,15 +120,11 @@ def _daemon(
     by_kafka: bool,
     gate_url: str | None,
     record: str | None,
-    printer: Printer,
+    tell: Listener,
 ) -> Daemon:
     from ontrack.pipeline.serving.daemon import Daemon
     from ontrack.pipeline.serving.recording import Recording
     from ontrack.pipeline.telemetry import NoTelemetry, Telemetry
-
-    def tell(output: Output) -> None:
-        printer.show(output)
-        printer.flush()
 
     def engine(metrics: Metrics, listener: Listener) -> Engine:
         if by_kafka:

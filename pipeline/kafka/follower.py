@@ -143,6 +143,6 @@ def _check_key(key: str, name: str) -> None:
     """Refuse a key that is not the name: a later message under it could not replace this one."""
     if key != name:
         raise KeyMismatch(
-            f"the message key {key!r} is not the name {name!r} in the value; "
-            "send contracts under the tool's name, tasks under their id and switches under their part"
+            f"the message key {key!r} is not the name {name!r} in the value; send contracts under "
+            "the tool's name, tasks under their id and switches under the part that they are about"
         )

@@ -29,6 +29,8 @@ from ontrack.topics.verdicts import Decision, Output
 _log = structlog.get_logger(__name__)
 
 LETTER_S_MAX = 5.0
+#: A coding agent waits 5 s for its hook, and its next call with it.
+SEND_S_MAX = 4.0
 PAUSE_S = 1.0
 
 
@@ -81,7 +83,13 @@ class KafkaEngine:
         return self._listens
 
     async def take(self, value: bytes, run_id: str | None, source: str) -> tuple[Output, ...]:
-        """Send an event; returns when Kafka has it. What cannot be used is a dead letter."""
+        """Send an event; returns when Kafka has it. What cannot be used is a dead letter.
+
+        Raises
+        ------
+        BrokerUnavailable
+            Kafka has not acknowledged it in time.
+        """
         try:
             event = codecs.decode_event(value, self._settings.limits).event
         except InvalidEvent as error:
@@ -90,7 +98,14 @@ class KafkaEngine:
         self._ours.move_to_end(event.run_id)
         if len(self._ours) > self._settings.serve_sessions_max:
             self._ours.popitem(last=False)
-        return await self._channel.send(event)
+        try:
+            async with asyncio.timeout(SEND_S_MAX):
+                return await self._channel.send(event)
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"Kafka at {self._settings.broker} has not acknowledged an event within "
+                f"{SEND_S_MAX:g} s; it may still come there"
+            ) from None
 
     async def _quarantined(
         self, value: bytes, source: str, error: InvalidEvent
@@ -125,9 +140,9 @@ class KafkaEngine:
         """None: they are the workers' business."""
         return ()
 
-    def idle(self, idle_s: float, now_s: float) -> list[RunEnded]:
+    def idle(self, idle_s: float, now_s: float) -> RunEnded | None:
         """None: the workers close idle runs."""
-        return []
+        return None
 
     def overdue(self, reorder_s: float, now_s: float) -> list[GapClosed]:
         """None: the workers close gaps, too."""

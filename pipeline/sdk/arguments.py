@@ -40,7 +40,10 @@ def plain(value: Any, depth: int = DEPTH_MAX) -> Any:
         return plain(next(base for base in (str, int, float) if isinstance(value, base))(value))
     if depth <= 0:
         return _shown(value)
-    return _container(value, depth)
+    try:
+        return _container(value, depth)
+    except Exception:  # noqa: BLE001 (a value that cannot be looked into must not stop the call)
+        return _shown(value)
 
 
 def _container(value: Any, depth: int) -> Any:

@@ -17,7 +17,6 @@ from ontrack.pipeline.gate import GateAnswer
 from ontrack.pipeline.sdk.arguments import Binder, plain
 from ontrack.pipeline.sdk.background import Background
 from ontrack.pipeline.sdk.sync import SyncMonitor
-from ontrack.topics.errors import OnTrackError
 from ontrack.topics.events import ErrorInfo
 
 _log = structlog.get_logger(__name__)
@@ -182,7 +181,9 @@ class Call:
                 started_at=self.started_at,
                 ended_at=datetime.now(UTC),
             )
-        except OnTrackError as problem:
+        except Exception as problem:  # noqa: BLE001
+            # Whatever it is, also the fault of somebody's `on_output`: the tool has run, and its
+            # result is its caller's.
             _log.warning(
                 "step_not_reported",
                 run_id=monitor.run_id,

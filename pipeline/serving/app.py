@@ -26,6 +26,8 @@ from ontrack.pipeline.serving.desk import Wish
 from ontrack.pipeline.serving.hooks import HOSTS
 from ontrack.pipeline.serving.hooks.model import HookCall, Host
 from ontrack.pipeline.serving.intake import BadBody, items_in
+from ontrack.pipeline.serving.traces import uncompressed
+from ontrack.pipeline.serving.watch_pages import WatchPages
 from ontrack.pipeline.web import guard, read_body, response
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, WrongShape
@@ -46,7 +48,7 @@ def make_app(daemon: Daemon) -> web.Application:
         middlewares=[note_request, guard(daemon.settings.web_token), _plainly],
     )
     app[ASKED] = set()
-    pages = _Pages(daemon)
+    pages, watch = _Pages(daemon), WatchPages(daemon)
     app.add_routes(
         [
             web.get("/healthz", pages.healthz),
@@ -60,8 +62,13 @@ def make_app(daemon: Daemon) -> web.Application:
             web.get("/v1/runs", pages.runs),
             web.get("/v1/runs/{run_id}", pages.run),
             web.post("/v1/runs/{run_id}/resume", pages.resume),
+            web.get("/v1/runs/{run_id}/events", watch.events),
+            web.get("/v1/runs/{run_id}/picture", watch.picture),
+            web.get("/v1/stream", watch.stream),
+            web.get("/v1/knowledge", watch.knowledge),
         ]
     )
+    app.on_shutdown.append(watch.close)
     app.cleanup_ctx.append(daemon.running)
     return app
 
@@ -106,7 +113,7 @@ class _Pages:
 
     async def events(self, request: web.Request) -> web.Response:
         """Take events: one JSON object, an array of them, or one a line."""
-        raw = await read_body(request, BODY_BYTES_MAX)
+        raw = await _body(request)
         if isinstance(raw, Reply):
             return response(raw)
         try:
@@ -117,7 +124,7 @@ class _Pages:
         return response(await self._daemon.take_events(items))
 
     async def gate(self, request: web.Request) -> web.Response:
-        raw = await read_body(request, BODY_BYTES_MAX)
+        raw = await _body(request)
         if isinstance(raw, Reply):
             return response(raw)
         try:
@@ -129,7 +136,7 @@ class _Pages:
         return response(Reply(200, codecs.encode(answer)))
 
     async def redeem(self, request: web.Request) -> web.Response:
-        raw = await read_body(request, BODY_BYTES_MAX)
+        raw = await _body(request)
         if isinstance(raw, Reply):
             return response(raw)
         why = await self._daemon.engine.redeem(read_redemption(raw))
@@ -159,7 +166,7 @@ class _Pages:
             return response(json_reply(404, {"error": "UnknownHost", "text": text}))
         wish = _wish(request)
         began = time.perf_counter()
-        raw = await read_body(request, BODY_BYTES_MAX)
+        raw = await _body(request)
         if isinstance(raw, Reply):
             return response(raw)
         try:
@@ -199,9 +206,17 @@ class _Pages:
     async def resume(self, request: web.Request) -> web.Response:
         """Let a halted session go on, at a person's wish."""
         run_id = request.match_info["run_id"]
-        if not self._daemon.desk.resume(run_id):
+        if not await self._daemon.desk.resume(run_id):
             return _no_run(run_id)
         return response(json_reply(200, {"ok": True}))
+
+
+async def _body(request: web.Request) -> bytes | Reply:
+    """Read a body, inflated. Raises :class:`InvalidEvent` where that cannot be done."""
+    raw = await read_body(request, BODY_BYTES_MAX)
+    if isinstance(raw, Reply):
+        return raw
+    return uncompressed(raw, request.headers.get("Content-Encoding"), BODY_BYTES_MAX)
 
 
 def _read(host: Host, raw: bytes) -> HookCall:

@@ -37,7 +37,7 @@ async def close_silent(
         if server is None:
             continue
         there = {id(one): one for one in server.connections}
-        asked &= there.keys()
+        asked.intersection_update(there)  # `&= there.keys()` would make another set
         waited = {key: waited.get(key, 0.0) + round_s for key in there if key not in asked}
         for key, seconds in waited.items():
             if seconds >= silent_s:

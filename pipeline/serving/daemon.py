@@ -15,15 +15,17 @@ import structlog
 from aiohttp import web
 
 from ontrack.pipeline.asker import Asker
+from ontrack.pipeline.board import Board
 from ontrack.pipeline.gate import GateAnswer, GatePolicy
 from ontrack.pipeline.gate_wire import Reply, json_reply
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.quarantine import dead_letter, fault
 from ontrack.pipeline.record import Record
-from ontrack.pipeline.serving.board import Board
 from ontrack.pipeline.serving.desk import Desk
-from ontrack.pipeline.serving.engine import Engine, Listener
+from ontrack.pipeline.serving.engine import EmbeddedEngine, Engine, Listener
+from ontrack.pipeline.serving.event_memory import EventMemory
 from ontrack.pipeline.serving.recording import Recording
+from ontrack.pipeline.serving.stream import Stream
 from ontrack.pipeline.serving.traces import (
     Answer,
     TraceRequest,
@@ -37,7 +39,7 @@ from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry
 from ontrack.topics import codecs
 from ontrack.topics.adapters.otlp_live import LiveSpans
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, WrongShape
-from ontrack.topics.events import Event, Proposal
+from ontrack.topics.events import Event, Notice, Proposal
 from ontrack.topics.verdicts import DeadLetter, Output, as_plain
 
 _log = structlog.get_logger(__name__)
@@ -58,6 +60,15 @@ class Daemon:
         Told of it as well: a printer, for one.
     recording
         Where events are appended; what it holds is folded before the first request.
+
+    Attributes
+    ----------
+    monitor
+        The one in this process; None where workers judge.
+    memory
+        Events of the latest runs, as they were folded.
+    stream
+        Everything that is said, to readers.
     """
 
     def __init__(
@@ -71,12 +82,17 @@ class Daemon:
         self.settings = settings
         self.metrics = Metrics()
         self.board = Board(settings.serve_sessions_max)
+        self.memory = EventMemory()
+        self.stream = Stream(_now, self.metrics.stream_dropped.inc)
         self._listeners = tuple(listeners)
         self._recording = recording
         self._is_past = False
         self._refusals = 0
         self._reorder_s = settings.reorder_ms / 1000
         self.engine = make_engine(self.metrics, self._said)
+        self.monitor = self.engine.monitor if isinstance(self.engine, EmbeddedEngine) else None
+        if isinstance(self.engine, EmbeddedEngine):
+            self.engine.noticed = self._noticed
         self._telemetry = telemetry(self.metrics)
         policy = GatePolicy.of(settings.gate_fail_open)
         self._asker = Asker(self.engine, policy, self.engine.contracts())
@@ -129,6 +145,7 @@ class Daemon:
             letter = next((one for one in said if isinstance(one, DeadLetter)), None)
             if letter is not None and bad is None:
                 bad = (index, letter)
+            await asyncio.sleep(0)  # nothing above need have waited: let hooks be answered
         rejected = sum(isinstance(output, DeadLetter) for output in outputs)
         told = {
             "accepted": len(items) - rejected,
@@ -174,6 +191,7 @@ class Daemon:
         while self._outbox:
             await self._take_event(self._outbox[0], "spans")
             self._outbox.popleft()
+            await asyncio.sleep(0)  # as above
 
     def refused(self, raw: bytes, source: str, error: InvalidEvent) -> None:
         """Make a dead letter of a body that cannot be used; its sender is told as well."""
@@ -215,13 +233,19 @@ class Daemon:
         outputs = await self.engine.take(value, event.run_id, source)
         if not any(isinstance(output, DeadLetter) for output in outputs):
             self.board.heard(event, _now())
+            self.memory.add(event.run_id, value)
             if self._recording is not None and not self._is_past:
                 self._recording.append(value)
         return outputs
 
+    def _noticed(self, notice: Notice) -> None:
+        """Keep a notice among the events: a run folded again by itself would miss it."""
+        self.memory.add(notice.run_id, codecs.encode(notice))
+
     def _said(self, output: Output) -> None:
         """Tell everybody what the monitor says; of what was said before nobody again."""
         self.board.said(output)
+        self.stream.said(output)
         if self._is_past:
             return
         self.metrics.count(output)
@@ -253,8 +277,8 @@ class Daemon:
             await self._take_event(gap, "gaps")
 
     async def _close_idle(self) -> None:
-        ends = self.engine.idle(self.settings.run_idle_s, time.monotonic())
-        for end in ends:
+        idle_s = self.settings.run_idle_s
+        while (end := self.engine.idle(idle_s, time.monotonic())) is not None:
             await self._take_event(end, "idle")
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:

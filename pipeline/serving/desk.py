@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from ontrack.operators.canonical import call_sha256
 from ontrack.pipeline.asker import Asker
+from ontrack.pipeline.board import Board
 from ontrack.pipeline.gate import GateAnswer
-from ontrack.pipeline.serving.board import Board
 from ontrack.pipeline.serving.hooks.model import HookCall, HookReply
 from ontrack.pipeline.serving.sessions import Bypass, Pending, Session, Sessions
 from ontrack.topics.adapters.parts import built
 from ontrack.topics.errors import EventAfterEnd
-from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.events import Event, Proposal, RunEnded, RunResumed, RunStarted, Step
 from ontrack.topics.verdicts import Authority, Decision, Intervention, Output
 
 E = TypeVar("E", RunStarted, Step, RunEnded, Proposal)
@@ -88,13 +88,23 @@ class Desk:
             if session is not None:
                 session.heard(output)
 
-    def resume(self, run_id: str) -> bool:
-        """Let a halted session go on; False where no session of that run is known."""
-        session = self.sessions.of_run(run_id)
-        if session is None:
-            return False
-        session.halted = None
-        return True
+    async def resume(self, run_id: str) -> bool:
+        """Let a halted run go on; False where it is not known.
+
+        The monitor must hear of it as well: its gate lets a halted run change nothing.
+
+        Raises
+        ------
+        BrokerUnavailable
+            It could not be told.
+        """
+        session, view = self.sessions.of_run(run_id), self._board.get(run_id)
+        was_halted = session is not None and session.halted is not None
+        if was_halted or (view is not None and view.halted is not None):
+            await self._take(RunResumed(run_id=run_id, time=self._now()))
+        if session is not None:
+            session.halted = None
+        return session is not None or view is not None
 
     async def reply(self, call: HookCall, wish: Wish) -> HookReply:
         """Answer one hook.
@@ -106,6 +116,8 @@ class Desk:
         BrokerUnavailable
             An event could not be handed on.
         """
+        if call.moment == "ended" and not self._is_known(call.run_id):
+            return HookReply()  # nothing was ever seen of it: an end alone is no run
         session = self._session(call)
         if call.moment == "before":
             reply = await self._before(session, call, wish)
@@ -118,11 +130,15 @@ class Desk:
             await self._ended(session, call, wish)
             reply = HookReply()
         elif call.event in PROMPTS:
-            session.halted = None
+            await self.resume(session.run_id)
             reply = HookReply(context=session.take_nudges() if call.hears else None)
         else:
             reply = HookReply()
         return HookReply() if wish.shadow else reply
+
+    def _is_known(self, name: str) -> bool:
+        view = self._board.get(name)  # from before this daemon began
+        return name in self.sessions or (view is not None and view.outcome is None)
 
     def _session(self, call: HookCall) -> Session:
         session = self.sessions.of(call.run_id, call.parent_run_id)
@@ -131,6 +147,8 @@ class Desk:
             if view is None or view.outcome is None:
                 break
             self.sessions.begin_again(session)  # it ended before this daemon began
+        if view is not None and session.halted is None:
+            session.halted = view.halted  # before this daemon began, or the session was forgotten
         return session
 
     async def _before(self, session: Session, call: HookCall, wish: Wish) -> HookReply:

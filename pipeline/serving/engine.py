@@ -68,8 +68,11 @@ class Engine(Protocol):
     def contracts(self) -> Iterable[ToolContract]:
         """Return the contracts that are known here."""
 
-    def idle(self, idle_s: float, now_s: float) -> list[RunEnded]:
-        """Return the ends of runs that were silent for so long, where that is its business."""
+    def idle(self, idle_s: float, now_s: float) -> RunEnded | None:
+        """Return the end of a run that was silent for so long, where that is its business.
+
+        One at a time: while it is folded, another that was silent may be heard of.
+        """
 
     def overdue(self, reorder_s: float, now_s: float) -> list[GapClosed]:
         """Return the gaps that steps have waited behind for so long, likewise."""
@@ -93,6 +96,14 @@ class EmbeddedEngine:
         Told how many seconds each event took to fold.
     clock
         Seconds, monotonic.
+
+    Attributes
+    ----------
+    monitor
+        The one it was given.
+    noticed
+        Told of each notice that the monitor has given and folded: over Kafka it would stand in the
+        log of events.
     """
 
     def __init__(
@@ -108,6 +119,7 @@ class EmbeddedEngine:
         self._tell = listener
         self._observe = observe
         self._clock = clock
+        self.noticed: Callable[[Notice], None] = lambda _notice: None
         self._turn = asyncio.Lock()
         self._heard: dict[str, float] = {}
         self._gaps: dict[tuple[str, int], float] = {}
@@ -137,6 +149,7 @@ class EmbeddedEngine:
                 said = left.popleft()
                 if isinstance(said, Notice):
                     left.extend(await self._fold(codecs.encode(said), said.run_id, source, place))
+                    self.noticed(said)
                 else:
                     outputs.append(said)
             self._note(run_id)
@@ -176,17 +189,14 @@ class EmbeddedEngine:
         """Return the monitor's contracts."""
         return self.monitor.fold.library.knowledge(None, "", None).contracts.values()
 
-    def idle(self, idle_s: float, now_s: float) -> list[RunEnded]:
-        """End silent runs as cancelled, as a worker does."""
-        ends: list[RunEnded] = []
-        while self._heard:
-            run_id, heard_s = next(iter(self._heard.items()))
-            if now_s - heard_s < idle_s:
-                break
-            reason = f"idle: no event for {idle_s:g} s"
-            ends.append(RunEnded(run_id=run_id, outcome="cancelled", reason=reason))
-            del self._heard[run_id]
-        return ends
+    def idle(self, idle_s: float, now_s: float) -> RunEnded | None:
+        """End the most silent run as cancelled, as a worker does."""
+        run_id, heard_s = next(iter(self._heard.items()), (None, now_s))
+        if run_id is None or now_s - heard_s < idle_s:
+            return None
+        del self._heard[run_id]
+        reason = f"idle: no event for {idle_s:g} s"
+        return RunEnded(run_id=run_id, outcome="cancelled", reason=reason)
 
     def overdue(self, reorder_s: float, now_s: float) -> list[GapClosed]:
         """Give up steps that others have waited for long enough, as a worker does."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import structlog
 
@@ -17,7 +17,8 @@ _log = structlog.get_logger(__name__)
 class Recording:
     """A file of events, one a line.
 
-    A process that was killed may have left half a line; it is cut off when the file is opened.
+    A process that was killed may have left half a line; it is cut off when the file is opened. So
+    is what a full disk takes of a line, before the next one.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class Recording:
     Raises
     ------
     InvalidFile
-        The file cannot be opened.
+        The file cannot be opened, or another process records into it.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,12 +37,19 @@ class Recording:
         try:
             # Arguments and results stand in it: nobody else shall read them.
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-            self._file: IO[bytes] = os.fdopen(os.open(path, flags, 0o600), "ab+")
+            # Unbuffered: what could not be written must not turn up later.
+            self._file = os.fdopen(os.open(path, flags, 0o600), "ab+", buffering=0)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise InvalidFile(
+                path, None, "another process records into it; name another file"
+            ) from None
         except OSError as error:
             raise InvalidFile(
                 path, None, f"cannot be opened for recording: {error.strerror}"
             ) from None
-        self._cut_half_a_line()
+        self._end = self._cut_half_a_line()
 
     def lines(self) -> Iterator[bytes]:
         """Yield what was recorded before."""
@@ -52,19 +60,25 @@ class Recording:
         """Append an event; a full disk is logged, once, and stops nobody."""
         line = b"".join(value.splitlines()) + b"\n"
         try:
-            self._file.write(line)
-            self._file.flush()
-            self._failed = False
+            if self._failed:
+                self._file.truncate(self._end)
+            left = line
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
             if not self._failed:
                 _log.error("recording_failed", path=str(self._path), error=error.strerror)
             self._failed = True
+        else:
+            self._end += len(line)
+            self._failed = False
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _cut_half_a_line(self) -> None:
+    def _cut_half_a_line(self) -> int:
+        """Return the file's size after it."""
         size = self._file.seek(0, 2)
         keep = size
         while keep > 0:
@@ -78,3 +92,4 @@ class Recording:
         if keep != size:
             _log.warning("half_a_line_cut", path=str(self._path), bytes=size - keep)
             self._file.truncate(keep)
+        return keep

@@ -41,7 +41,10 @@ async def serve(daemon: Daemon, ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    runner = web.AppRunner(make_app(daemon), access_log=None, shutdown_timeout=STOP_S_MAX)
+    # aiohttp knows no zstd without another package, and inflates far beyond our limits.
+    runner = web.AppRunner(
+        make_app(daemon), access_log=None, shutdown_timeout=STOP_S_MAX, auto_decompress=False
+    )
     await runner.setup()
     closing = asyncio.create_task(close_silent(runner))
     try:

@@ -107,6 +107,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def of(self, name: str, parent: str | None) -> Session:
         """Return a session; an unknown one begins."""
         session = self._by_name.get(name)

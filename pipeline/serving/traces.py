@@ -109,14 +109,28 @@ def read_request(
         raise UnsupportedMedia(
             f"Content-Type {shown(content_type)}: expected {' or '.join(_CONTENT_TYPES.values())}"
         )
-    for name in _compressions(content_encoding):
-        if is_compressed(raw, name):
-            raw = inflated(raw, name, bytes_max)
+    raw = uncompressed(raw, content_encoding, bytes_max)
     if len(raw) > bytes_max:
         raise MessageTooLarge(f"{len(raw)} bytes, the limit is {bytes_max}; send less at once")
     if encoding == "protobuf":
         return TraceRequest(read_document(raw, bytes_max), encoding)
     return TraceRequest(parse(raw).value, encoding)
+
+
+def uncompressed(raw: bytes, content_encoding: str | None, bytes_max: int) -> bytes:
+    """Inflate a body as its header says; one that is not compressed is taken as it is.
+
+    Raises
+    ------
+    UnsupportedMedia
+        Compressed in a way that is not known.
+    MessageTooLarge, WrongShape
+        As :func:`~ontrack.pipeline.inflate.inflated`.
+    """
+    for name in _compressions(content_encoding):
+        if is_compressed(raw, name):
+            raw = inflated(raw, name, bytes_max)
+    return raw
 
 
 def answer(request: TraceRequest) -> Answer:

@@ -10,6 +10,7 @@ from ontrack.topics.events import (
     ModeChanged,
     ParentHalted,
     RunEnded,
+    RunResumed,
     RunStarted,
     Step,
 )
@@ -45,8 +46,8 @@ def test_the_prefix_is_one_setting():
 
 def test_a_topic_says_what_it_carries():
     topics = catalogue()
-    assert topics.events.models[:3] == (RunStarted, Step, RunEnded)
-    assert topics.events.models[3:] == (GapClosed, ChildStarted, ParentHalted, ModeChanged)
+    assert topics.events.models[:4] == (RunStarted, Step, RunEnded, RunResumed)
+    assert topics.events.models[4:] == (GapClosed, ChildStarted, ParentHalted, ModeChanged)
     assert topics.verdicts.models == (Verdict,)
     assert topics.events.key == "run id"
 

@@ -142,7 +142,8 @@ def replace(old: SettingsFile, new: str, keep: bool) -> Path | None:
         _unchanged(old, target)
         target.parent.mkdir(parents=True, exist_ok=True)
         if backup is not None:
-            shutil.copy2(target, backup)
+            # Not copied over what is there: in a project that may be somebody's link to elsewhere.
+            _write(backup, target.read_bytes(), like=target)
         _write(target, new.encode(), like=target if old.text is not None else None)
     except OSError as error:
         raise InvalidFile(str(old.path), None, f"cannot be written: {error}") from None

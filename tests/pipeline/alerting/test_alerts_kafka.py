@@ -69,7 +69,7 @@ class Alerts:
             + ["alerts", f"--broker={self.settings.broker}", *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=(self.folder / "said").open("ab"),
             stderr=(self.folder / "log").open("ab"),
             cwd=self.folder,
         )
@@ -87,6 +87,9 @@ class Alerts:
             code = self.process.wait(timeout=WAIT_S)
         self.process = None
         return code
+
+    def said(self) -> str:
+        return (self.folder / "said").read_text(errors="replace")
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")[-4000:]
@@ -298,7 +301,7 @@ def test_a_first_start_tells_only_of_what_comes_and_a_trial_leaves_no_trace(
         publish(settings, warn("old"))
         process = alerts(table(receiver.url))
         process.start("--dry-run", "--from-beginning")
-        process.until(lambda: process.process and not time.sleep(3))
+        process.until(lambda: "would be sent" in process.said(), "what would be sent")
         assert process.stop() == 0
         assert process.committed() == 0
         assert receiver.requests == []

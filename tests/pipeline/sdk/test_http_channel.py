@@ -211,6 +211,7 @@ async def test_events_that_wait_together_are_given_up_together(
         assert {type(problem) for problem in problems} == {ServeUnavailable}
         assert len(server.bodies) - before < 30  # not each its own 0.3 s, one after the other
         server.failures = []
+        run._channel._send_s = 30.0  # type: ignore[attr-defined]
     assert [step.seq for step in server.monitor.said if step.type == "verdict"] == list(range(20))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import doctest
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from ontrack.pipeline import declared
 from ontrack.pipeline.client import Blocked, Monitor
 from ontrack.pipeline.current import current_run
 from ontrack.pipeline.declared import declared_contracts
-from ontrack.pipeline.sdk import SyncMonitor, monitored, sync, tool, tools
+from ontrack.pipeline.sdk import HttpChannel, SyncMonitor, monitored, sync, tool, tools
 from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 from ontrack.topics.verdicts import Verdict
 from tests.pipeline.sdk.recorded import ORDER, SETTINGS, Recorded
@@ -457,6 +457,61 @@ def test_what_the_monitor_says_is_told_to_the_agent() -> None:
         find("Ada")
     assert isinstance(heard[0], Verdict)
     assert [output.type for output in heard] == ["verdict", "scorecard"]
+
+
+def test_who_looks_on_and_fails_takes_no_result_from_the_tool() -> None:
+    def fails(_output: Any) -> None:
+        raise ValueError("a bug of the agent's own")
+
+    monitor = Recorded()
+    with watched_sync(monitor, on_output=fails):
+        assert find("Ada") == ORDER
+    assert monitor.end.outcome == "success"
+    assert len(monitor.steps) == 1
+
+
+def test_a_result_that_cannot_be_looked_into_is_returned_and_shown() -> None:
+    class Closed(Mapping[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise RuntimeError("the cursor is closed")
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["a"])
+
+        def __len__(self) -> int:
+            return 1
+
+        def __repr__(self) -> str:
+            return "a closed cursor"
+
+    rows = Closed()
+
+    @tool
+    def query(before: Any = None) -> Any:
+        return rows
+
+    monitor = Recorded()
+    with watched_sync(monitor):
+        assert query(rows) is rows
+    (step,) = monitor.steps
+    assert (step.args, step.result) == ({"before": "a closed cursor"}, "a closed cursor")
+
+
+async def test_a_tool_that_outlives_its_run_still_gives_its_result() -> None:
+    goes_on = asyncio.Event()
+
+    @tool(gate=False)
+    async def slow() -> str:
+        await goes_on.wait()
+        return "late"
+
+    server = HttpChannel(SETTINGS, "http://127.0.0.1:9", send_s=0.1)
+    async with watched(Recorded()) as run:
+        task = asyncio.create_task(slow())
+        await asyncio.sleep(0)
+    run._channel = server  # closed, as one to `ontrack serve` is by now
+    goes_on.set()
+    assert await task == "late"
 
 
 def test_the_examples_print_what_they_say() -> None:

@@ -23,6 +23,7 @@ TOOLS: list[dict[str, Any]] = [
 ]
 _ADDRESS = re.compile(r"ontrack serve: (http://[^,\s]+)")
 START_S_MAX = 60.0
+QUIET_S = 0.3
 
 
 class Served:
@@ -51,7 +52,11 @@ class Served:
         raise AssertionError(f"did not start: {self.log.read_text()}")
 
     def outputs(self) -> list[dict[str, Any]]:
-        """What it has printed so far."""
+        """What it has printed: it does so beside its answers, so until it is quiet for a moment."""
+        before = -1
+        while (now := self.out.stat().st_size) != before:
+            before = now
+            time.sleep(QUIET_S)
         return [json.loads(line) for line in self.out.read_text().splitlines()]
 
     def stop(self, number: int = signal.SIGTERM) -> int:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ontrack.pipeline.asker import Asker
+from ontrack.pipeline.board import Board
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gate import GateAnswer, GatePolicy, NoAnswer
-from ontrack.pipeline.serving.board import Board
 from ontrack.pipeline.serving.desk import Desk, Wish
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.serving.hooks.model import HookCall, HookReply
@@ -20,7 +20,7 @@ from ontrack.pipeline.serving.sessions import PENDING_MAX, Sessions
 from ontrack.pipeline.serving.watchful import watchful
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.events import Agent, ErrorInfo, Event, Proposal
+from ontrack.topics.events import Agent, ErrorInfo, Event, Proposal, Step
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Output
 
@@ -166,16 +166,54 @@ async def test_a_halted_session_stays_halted_until_a_person_goes_on() -> None:
     assert (await room.hook("other", event="Notification")).halt is None
     assert (await room.hook("before", call_id="x")).halt is not None
     await room.hook("other", event="UserPromptSubmit")
-    assert (await room.hook("before", call_id="y")).halt is None
+    assert (await room.hook("before", call_id="y")) == HookReply()
 
 
 async def test_a_persons_word_by_another_way_lets_it_go_on_too() -> None:
     room = Room()
     for number in range(30):
         await room.call(number, args={"command": "pytest"})
-    assert room.desk.resume("s")
-    assert (await room.hook("before", call_id="y")).halt is None
-    assert not room.desk.resume("nobody")
+    assert await room.desk.resume("s")
+    assert (await room.hook("before", call_id="y")) == HookReply()
+    assert not await room.desk.resume("nobody")
+
+
+async def test_a_run_that_goes_on_keeps_what_it_has_and_is_halted_anew() -> None:
+    room = Room()
+    await room.call(0, tool="find", result=ORDER)
+    for number in range(1, 30):
+        await room.call(number, args={"command": "pytest"})
+    view = room.board.get("s")
+    assert view is not None
+    assert view.summary()["state"] == "halted"
+    assert (await room.hook("before", tool="pay", args=ORDER)).halt is not None
+    await room.hook("other", event="UserPromptSubmit")
+    assert view.summary()["state"] == "open"
+    assert [reply.decision for reply in await room.call(40, tool="pay", args=ORDER)] == ["none"] * 2
+    replies = [await room.call(number, args={"command": "pytest"}) for number in range(41, 60)]
+    assert "third identical" in (replies[2][1].context or "")
+    assert replies[-1][0].halt is not None
+    assert view.interventions["halt"] == 2
+
+
+async def test_a_halt_outlives_the_session_that_was_forgotten() -> None:
+    room = Room()
+    for number in range(30):
+        await room.call(number, args={"command": "pytest"})
+    room.desk.sessions = Sessions(10)  # as after a restart with --record
+    assert (await room.hook("before", call_id="y")).halt is not None
+
+
+async def test_a_run_without_a_session_can_be_let_go_on() -> None:
+    room = Room()
+    for number in range(30):
+        step = Step(run_id="sdk", seq=number, tool="Bash", args={"command": "pytest"}, result="x")
+        await room.engine.take(codecs.encode(step), "sdk", "http")
+    view = room.board.get("sdk")
+    assert view is not None
+    assert view.halted is not None
+    assert await room.desk.resume("sdk")
+    assert view.halted is None
 
 
 async def test_a_parents_halt_reaches_its_subagent() -> None:
@@ -210,6 +248,16 @@ async def test_a_session_that_goes_on_after_its_end_is_another_run() -> None:
     assert all(room.board.get(run_id).outcome == "unknown" for run_id in ids)  # type: ignore[union-attr]
 
 
+async def test_the_end_of_a_session_that_nobody_has_seen_is_no_run() -> None:
+    room = Room()
+    await room.hook("ended", run_id="never")
+    assert room.events == []
+    await room.call(0)
+    await room.hook("ended")
+    await room.hook("ended")
+    assert [event.type for event in room.events] == ["step", "run_ended"]
+
+
 async def test_a_session_that_had_ended_before_the_daemon_began_is_another_run() -> None:
     room = Room()
     await room.call(0)
@@ -220,6 +268,7 @@ async def test_a_session_that_had_ended_before_the_daemon_began_is_another_run()
     # And where only the monitor remembers, as a worker does:
     room.desk.sessions, room.board = Sessions(10), Board(10)
     room.desk._board = room.board
+    await room.call(1, run_id="t")
     await room.hook("ended", run_id="t")
     room.desk.sessions = Sessions(10)
     await room.call(2, run_id="t")

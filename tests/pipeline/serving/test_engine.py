@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ontrack.pipeline.board import OUTPUTS_KEPT_MAX, Board
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gate_wire import Redemption
-from ontrack.pipeline.serving.board import OUTPUTS_KEPT_MAX, Board
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.codecs import encode
@@ -70,10 +70,11 @@ async def test_runs_that_are_silent_are_closed_as_cancelled_and_others_are_not()
     await desk.take_all([step(0, "a"), step(0, "b"), step(0, "c")])
     desk.clock.now_s = 5.0
     await desk.take_all([step(1, "a"), RunEnded(run_id="c")])
-    ends = desk.engine.idle(10.0, now_s=11.0)
-    assert [(end.run_id, end.outcome) for end in ends] == [("b", "cancelled")]
-    assert desk.engine.idle(10.0, now_s=11.0) == []
-    await desk.take_all(ends)
+    end = desk.engine.idle(10.0, now_s=11.0)
+    assert end is not None
+    assert (end.run_id, end.outcome) == ("b", "cancelled")
+    assert desk.engine.idle(10.0, now_s=11.0) is None
+    await desk.take(end)
     card = desk.said[-1]
     assert isinstance(card, Scorecard)
     assert card.reason == "idle: no event for 10 s"

@@ -291,6 +291,21 @@ def test_openhands_keeps_the_spelling_of_its_file() -> None:
     assert merge.removed(new, setup) == document
 
 
+def test_the_old_file_is_not_kept_where_a_project_has_laid_a_link(tmp_path: Path) -> None:
+    mine = tmp_path / "bashrc"
+    mine.write_text("export EDITOR=vi")
+    project = tmp_path / "cloned"
+    (project / ".claude").mkdir(parents=True)
+    settings_file = project / ".claude/settings.json"
+    settings_file.write_text('{"model": "$(something bad)"}')
+    laid = settings_file.with_name("settings.json.before-ontrack")
+    laid.symlink_to(mine)
+    assert init("claude-code", "--project", project, "--yes").exit_code == 0
+    assert mine.read_text() == "export EDITOR=vi"
+    assert not laid.is_symlink()
+    assert laid.read_text() == '{"model": "$(something bad)"}'
+
+
 def test_a_link_is_followed_and_stays_a_link(home: Path, tmp_path: Path) -> None:
     dotfiles = tmp_path / "dotfiles.json"
     dotfiles.write_text("{}\n")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from ontrack.topics.events import Agent, Event, RunEnded, RunStarted, Step
+from ontrack.topics.events import Agent, Event, RunEnded, RunResumed, RunStarted, Step
 from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
@@ -36,11 +36,18 @@ class RunView:
     interventions: dict[str, int] = field(default_factory=dict)
     blocked: int = 0
     last_verdict: str | None = None
-    halted: bool = False
+    halted: str | None = None  # why
     outcome: str | None = None
     last_event: datetime | None = None
     notes: dict[str, int] = field(default_factory=dict)
     latest: deque[Output] = field(default_factory=lambda: deque(maxlen=OUTPUTS_KEPT_MAX))
+
+    @property
+    def state(self) -> Literal["open", "halted", "ended"]:
+        """Where it stands."""
+        if self.outcome is not None:
+            return "ended"
+        return "open" if self.halted is None else "halted"
 
     def summary(self) -> dict[str, Any]:
         """Return the line that a list of runs shows."""
@@ -50,7 +57,7 @@ class RunView:
             "task_id": self.task_id,
             "tenant": self.tenant,
             "parent_run_id": self.parent_run_id,
-            "state": "ended" if self.outcome is not None else "halted" if self.halted else "open",
+            "state": self.state,
             "outcome": self.outcome,
             "steps": self.steps,
             "last_verdict": self.last_verdict,
@@ -73,10 +80,21 @@ class Board:
     ----------
     runs_max
         Beyond it the run that was silent for the longest is forgotten, an ended one first.
+    outputs_kept_max
+        The latest outputs that are kept of each run.
+    forgotten
+        Told of each run that is forgotten.
     """
 
-    def __init__(self, runs_max: int) -> None:
+    def __init__(
+        self,
+        runs_max: int,
+        outputs_kept_max: int = OUTPUTS_KEPT_MAX,
+        forgotten: Callable[[RunView], None] = lambda _view: None,
+    ) -> None:
         self._runs_max = runs_max
+        self._outputs_kept_max = outputs_kept_max
+        self._tell_forgotten = forgotten
         self._open: OrderedDict[str, RunView] = OrderedDict()
         self._ended: OrderedDict[str, RunView] = OrderedDict()
 
@@ -99,9 +117,11 @@ class Board:
 
     def heard(self, event: Event, now: datetime) -> None:
         """Note an event that was taken."""
-        if not isinstance(event, RunStarted | Step | RunEnded):
+        if not isinstance(event, RunStarted | Step | RunEnded | RunResumed):
             return
         view = self._view(event.run_id)
+        if isinstance(event, RunResumed):
+            view.halted = None
         view.agent = event.agent or view.agent
         view.task_id = event.task_id or view.task_id
         view.tenant = event.tenant or view.tenant
@@ -114,16 +134,19 @@ class Board:
             return
         view = self._view(output.run_id)
         view.latest.append(output)
+        view.agent = output.agent or view.agent
+        view.task_id = output.task_id or view.task_id
+        view.tenant = output.tenant or view.tenant
         if isinstance(output, Verdict):
             name = output.verdict.value
             view.steps = max(view.steps, output.seq + 1)
             view.verdicts[name] = view.verdicts.get(name, 0) + 1
             view.last_verdict = name
-            view.task_id = output.task_id or view.task_id
         elif isinstance(output, Intervention):
             name = output.intervention.value
             view.interventions[name] = view.interventions.get(name, 0) + 1
-            view.halted = view.halted or name == "halt"
+            if name == "halt":
+                view.halted = output.reason
         elif isinstance(output, Decision):
             view.blocked += output.decision == "block"
         elif isinstance(output, Scorecard):
@@ -142,7 +165,7 @@ class Board:
             return ended
         view = self._open.get(run_id)
         if view is None:
-            view = self._open[run_id] = RunView(run_id)
+            view = self._open[run_id] = RunView(run_id, latest=deque(maxlen=self._outputs_kept_max))
             self._forget()
         self._open.move_to_end(run_id)
         return view
@@ -154,4 +177,5 @@ class Board:
 
     def _forget(self) -> None:
         while len(self) > self._runs_max:
-            (self._ended or self._open).popitem(last=False)
+            _, view = (self._ended or self._open).popitem(last=False)
+            self._tell_forgotten(view)
