@@ -93,6 +93,13 @@ class EmbeddedMonitor:
     observe
         Told how many seconds each event took to fold.
 
+    Attributes
+    ----------
+    settings
+        Those it was made with.
+    given
+        The references, contracts and tasks it was made with.
+
     Examples
     --------
     >>> from ontrack.pipeline.settings import load_settings
@@ -112,8 +119,10 @@ class EmbeddedMonitor:
         observe: Observe = unobserved,
     ) -> None:
         self._observe = observe
+        self.settings = settings
+        self.given = (tuple(references), tuple(contracts), tuple(tasks))
         self.fold = make_fold(settings, encoder)
-        self.fold.library.fill(references, contracts, tasks)
+        self.fold.library.fill(*self.given)
         self.state = self.fold.partition()
         self._fed = 0
 
@@ -150,6 +159,12 @@ class EmbeddedMonitor:
             The run has ended.
         """
         return self.fold.propose(self.state, proposal)
+
+    def twin(self) -> Fold:
+        """Return a fold of its own that judges as this one does; slow, and fit for a thread."""
+        fold = make_fold(self.settings, self.fold.encoder)
+        fold.library.fill(*self.given)
+        return fold
 
     def close(self) -> Iterator[Output]:
         """End every run that is still open, with an unknown outcome."""

@@ -244,6 +244,12 @@ class Metrics:
         self.events.labels(str(partition)).inc(events)
         self.open_runs.labels(str(partition)).set(open_runs)
 
+    def forget(self, partition: int) -> None:
+        """Show a partition no longer: another worker has it."""
+        for gauge in (self.open_runs, self.watermark_lag):
+            with contextlib.suppress(KeyError):
+                gauge.remove(str(partition))
+
     def acknowledged(self, records: Iterable[Record], now_s: float) -> None:
         """Note how long events took from the broker's clock to ours; a clock behind it gives 0."""
         for record in records:

@@ -140,6 +140,8 @@ class Settings(BaseSettings):
     serve_spans_s: float = Field(
         2.0, ge=0, le=600, description="how long a trace may take to name the run of its calls"
     )
+    dashboard_host: str = "127.0.0.1"
+    dashboard_port: int = Field(8200, ge=0, le=65_535, description="port of `ontrack dashboard`")
     data_dir: str = Field(".cache/worker", description="Faust's data directory")
     batch_events_max: int = Field(
         200, ge=1, description="events folded before their outputs are sent"

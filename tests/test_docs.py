@@ -62,6 +62,10 @@ NOT_RUN = {
     ("docs/alerts.md", "ontrack alerts --dry-run verdicts.jsonl"): PLACEHOLDER,
     ("docs/alerts.md", "ontrack dead-letters list --error AlertUndelivered"): BROKER,
     ("docs/alerts.md", "ontrack dead-letters replay --error AlertUndelivered"): BROKER,
+    ("docs/dashboard.md", "pip install 'ontrack[dashboard]'"): INSTALL,
+    ("docs/dashboard.md", "ontrack demo --dashboard"): ENDLESS,
+    ("docs/dashboard.md", "ontrack dashboard --serve http://127.0.0.1:8100"): ENDLESS,
+    ("docs/dashboard.md", "ontrack dashboard --broker kafka-1:9092"): BROKER,
     (
         "docs/detection.md",
         "ontrack evaluate gate|faults|loops|ranking RUNS… --tools TOOLS.json --profile default "

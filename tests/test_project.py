@@ -19,6 +19,7 @@ import jsonschema
 import pytest
 import yaml
 
+from ontrack.pipeline.kafka.app import STOP_S_MAX
 from ontrack.pipeline.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,7 +138,7 @@ def test_everything_imported_is_a_declared_dependency() -> None:
     # POT (the bench extra) is for comparisons; what tests and checks need does not count.
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = PROJECT["project"]["dependencies"] + extras["bench"] + extras["plots"]
-    wanted += extras["otel"] + extras["alerts"]
+    wanted += extras["otel"] + extras["alerts"] + extras["dashboard"]
     declared = {canonical(name) for name in names_of(wanted)}
     declared.add("pydantic-core")  # pydantic asks for one exact version: a pin of ours could clash
     owners = packages_distributions()
@@ -216,8 +217,8 @@ def test_services_wait_only_for_what_can_happen() -> None:
 
 def test_every_image_has_an_exact_version() -> None:
     images = [service["image"] for service in COMPOSE["services"].values()]
-    images += [value for instruction, value in docker_lines() if instruction == "FROM"]
-    assert [name for name in images if not re.search(r":\d+\.\d+\.\d+(-[\w-]+)?$", name)] == []
+    images += [value.split()[0] for instruction, value in docker_lines() if instruction == "FROM"]
+    assert [name for name in images if not re.search(r":v?\d+\.\d+\.\d+(-[\w-]+)?$", name)] == []
 
 
 def test_the_compose_file_builds_the_version_of_the_project() -> None:
@@ -229,16 +230,87 @@ def test_ports_are_published_on_the_loopback_interface_only() -> None:
     ports = [port for s in COMPOSE["services"].values() for port in s.get("ports", ())]
     assert ports
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+    published = [port.rsplit(":", 1)[0] for port in ports]
+    assert sorted(published) == sorted(set(published))
+
+
+def test_every_file_that_is_mounted_is_there() -> None:
+    for name, service in COMPOSE["services"].items():
+        for mount in service.get("volumes", ()):
+            source = mount.split(":")[0]
+            if not source.startswith("."):
+                assert source in COMPOSE["volumes"], name
+            elif "alerts" not in service.get("profiles", ()):  # what a user writes for himself
+                assert (ROOT / source).exists(), name
+        for config in service.get("configs", ()):
+            assert config["source"] in COMPOSE["configs"], name
+
+
+def test_prometheus_scrapes_the_workers_of_the_compose_file() -> None:
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    jobs = {job["job_name"]: job for job in scraped["scrape_configs"]}
+    workers = [name for name in COMPOSE["services"] if name.startswith("worker")]
+    port = Settings.model_fields["web_port"].default
+    (targets,) = jobs["ontrack-worker"]["static_configs"]
+    assert targets["targets"] == [f"{name}:{port}" for name in workers]
+    # The token is where Prometheus reads it, and the workers' own.
+    (config,) = COMPOSE["services"]["prometheus"]["configs"]
+    folder = config["target"].rpartition("/")[0]
+    named = jobs["ontrack-worker"]["authorization"]["credentials_file"]
+    assert config["target"] == f"{folder}/{named}"
+    token = COMPOSE["configs"][config["source"]]["content"]
+    mounted = dict(m.split(":")[:2] for m in COMPOSE["services"]["prometheus"]["volumes"])
+    assert mounted["./deploy/prometheus/prometheus.yml"] == f"{folder}/prometheus.yml"
+    assert [mounted[f"./deploy/prometheus/{n}"] for n in scraped["rule_files"]] == [
+        f"{folder}/{name}" for name in scraped["rule_files"]
+    ]
+    for name in workers:
+        service = COMPOSE["services"][name]
+        assert service["environment"]["ONTRACK_WEB_TOKEN"] == token
+        assert any(place.endswith(f":{port}") for place in service["ports"])
+        assert service["environment"]["ONTRACK_WEB_ADVERTISED_URL"] == f"http://{name}:{port}"
+    # Shares Prometheus' network, so that this is its own loopback interface.
+    (target,) = jobs["ontrack-alerts"]["static_configs"]
+    assert target["targets"] == ["127.0.0.1:9464"]
+    assert "--metrics-port 9464" in COMPOSE["services"]["alerts"]["command"]
+    assert COMPOSE["services"]["alerts"]["network_mode"] == "service:prometheus"
+
+
+def test_workers_have_names_of_their_own_and_time_to_end() -> None:
+    workers = [s for name, s in COMPOSE["services"].items() if name.startswith("worker")]
+    assert len(workers) == 2
+    assert len({s["environment"]["ONTRACK_INSTANCE"] for s in workers}) == 2
+    for service in workers:
+        assert int(service["stop_grace_period"].removesuffix("s")) > STOP_S_MAX
+
+
+def test_what_goes_on_by_itself_is_started_again_and_looked_after() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["restart"] in ("no", "unless-stopped"), name
+        if service["restart"] == "unless-stopped" and name not in ("load", "alerts"):
+            assert "healthcheck" in service, name
 
 
 def test_the_image_copies_files_that_exist_and_does_not_run_as_root() -> None:
     instructions = docker_lines()
-    copied = [name for key, value in instructions if key == "COPY" for name in value.split()[:-1]]
+    copied = [
+        name
+        for key, value in instructions
+        if key == "COPY" and not value.startswith("--from=")
+        for name in value.split()[:-1]
+    ]
     assert {"pyproject.toml", "constraints.txt", *LAYERS} <= set(copied)
     assert [name for name in copied if not (ROOT / name).exists()] == []
     kept = (ROOT / ".dockerignore").read_text().splitlines()
     assert [name for name in copied if f"!{name}" not in kept] == []
-    assert [value for key, value in instructions if key == "USER"] == ["ontrack"]
+    (user,) = [value for key, value in instructions if key == "USER"]
+    assert int(user) > 0  # Kubernetes can check a number, not a name
+
+
+def test_the_image_installs_extras_of_the_project() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    (named,) = re.findall(r"\.whl\)\[([\w,]+)\]", text)
+    assert set(named.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
 
 
 def test_every_variable_given_to_containers_is_a_setting() -> None:
@@ -249,10 +321,33 @@ def test_every_variable_given_to_containers_is_a_setting() -> None:
     assert ours <= set(Settings.model_fields)
 
 
+@pytest.mark.parametrize("service", sorted(COMPOSE["services"]))
+def test_settings_take_the_values_that_a_service_is_given(service: str) -> None:
+    given = COMPOSE["services"][service].get("environment", {})
+    Settings(
+        **{
+            name.removeprefix("ONTRACK_").lower(): value
+            for name, value in given.items()
+            if name.startswith("ONTRACK_")
+        }
+    )
+
+
+def shell_of(command: str | list[str] | None) -> str:
+    """A command as one line; of ``sh -c`` what it comes to, with a number for ``$(…)``."""
+    if not isinstance(command, list):
+        return command or ""
+    if command[:2] != ["sh", "-c"]:
+        return shlex.join(command)
+    return re.sub(r"\$\$\(.*?\)", "1", command[2]).removeprefix("exec ")
+
+
 def written_commands() -> list[str]:
     """Every ``ontrack …`` that compose file, image and Makefile run."""
     services = COMPOSE["services"].values()
-    commands = [s["command"] for s in services if s.get("command", "").startswith("ontrack ")]
+    commands = [
+        shell_of(s["command"]) for s in services if "ontrack " in shell_of(s.get("command"))
+    ]
     commands += [shlex.join(ast.literal_eval(v)) for key, v in docker_lines() if key == "CMD"]
     commands += re.findall(r"^\t\$\(BIN\)/(ontrack .*)$", (ROOT / "Makefile").read_text(), re.M)
     return sorted(set(commands))
@@ -261,6 +356,7 @@ def written_commands() -> list[str]:
 def test_the_commands_to_check_are_found() -> None:
     expected = {"ontrack topics create", "ontrack send --demo", "ontrack demo", "ontrack --help"}
     assert expected <= set(written_commands())
+    assert any(c.startswith("ontrack simulate ") for c in written_commands())
 
 
 @pytest.mark.parametrize("command", written_commands())

@@ -12,6 +12,7 @@ from ontrack.topics.schemas.plain import plainly_described, require_type
 
 _SCHEMAS = "#/components/schemas/"
 _RECEIVED = ("events", "proposals", "references", "contracts", "tasks", "switches")
+_BETWEEN_WORKERS: Final = ("snapshots", "owners", "fleet_states")  # nobody else's business
 #: Headers that every message has; ``ce_subject`` is the run id, or the key of what is no run's.
 _HEADERS: Final = ("ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "content-type")
 _BINDING: Final = "0.5.0"
@@ -28,7 +29,7 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
     roles = {
         role: getattr(catalogue, role)
         for role in catalogue.__dataclass_fields__
-        if role not in ("snapshots", "owners")  # between workers, nobody else's business
+        if role not in _BETWEEN_WORKERS
     }
     modes: dict[type[BaseModel], Literal["validation", "serialization"]] = {
         model: "validation" if role in _RECEIVED else "serialization"
@@ -47,9 +48,6 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
         model.__name__: _message(model.__name__, _summary(model), places[model, mode])
         for model, mode in modes.items()
     }
-    messages["FleetAggregate"] = _message(
-        "FleetAggregate", "What a group of runs did in a minute.", {"type": "object"}
-    )
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -71,7 +69,7 @@ def asyncapi_document(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _message_names(spec: TopicSpec) -> list[str]:
-    return [model.__name__ for model in spec.models] or ["FleetAggregate"]
+    return [model.__name__ for model in spec.models]
 
 
 def _summary(model: type[BaseModel]) -> str:

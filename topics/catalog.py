@@ -3,7 +3,8 @@
 Decisions that stand here, and why:
 
 * ``events`` and the knowledge topics carry the broker's append time: a run is compared with what
-  was published before its first event, so the two clocks must be the same one.
+  was published before its first event, so the two clocks must be the same one. Outputs carry it,
+  too: minutes of the fleet are counted by one clock, whichever worker has spoken.
 * Outputs go to the partition of their source event; what was last said about a partition is read
   from the tail of one partition. Hence as many partitions as ``events`` has.
 * Outputs live longer than events: they tell a restarted worker what it has already said. An event
@@ -24,6 +25,7 @@ from pydantic import BaseModel
 
 from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import Event, Proposal
+from ontrack.topics.fleet import FleetAggregate
 from ontrack.topics.knowledge import Reference, Switch, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Scorecard, Verdict
 
@@ -80,6 +82,7 @@ class Catalogue:
     interventions: TopicSpec
     scorecards: TopicSpec
     fleet: TopicSpec
+    fleet_states: TopicSpec
     references: TopicSpec
     contracts: TopicSpec
     tasks: TopicSpec
@@ -140,8 +143,14 @@ def catalogue(
         return TopicSpec(f"{prefix}{name}", carries, models, key, partitions, replication, pairs)
 
     source = _deleted(retention_ms) | _append_time() | _size(2 * MIB)
-    output = _deleted(retention_ms + SEGMENT_MS)
+    output = _deleted(retention_ms + SEGMENT_MS) | _append_time()
     knowledge = _compacted(retention_ms) | _append_time() | _size(4 * MIB)
+    # Small segments: only closed ones are compacted, and recovery reads what is left.
+    between = _compacted(retention_ms) | {
+        "min.compaction.lag.ms": "0",
+        "segment.ms": str(SEGMENT_MS),
+        "segment.bytes": str(64 * MIB),
+    }
     return Catalogue(
         events=topic("events", "what agents do, step by step", "run id", source, *get_args(Event)),
         proposals=topic(
@@ -157,7 +166,20 @@ def catalogue(
             "interventions", "what must happen to a run", "run id", output, Intervention
         ),
         scorecards=topic("scorecards", "one a finished run", "run id", output, Scorecard),
-        fleet=topic("fleet", "aggregates a minute by agent, task and tenant", "group", output),
+        fleet=topic(
+            "fleet",
+            "aggregates a minute by agent, task and tenant",
+            "group",
+            output,
+            FleetAggregate,
+        ),
+        # One entry a partition; nothing is lost with them but time, as with snapshots.
+        fleet_states=topic(
+            "fleet-states",
+            "what the fleet's aggregates remember, in bytes, with how far the outputs were read",
+            "empty",
+            between | _size(8 * MIB),
+        ),
         references=topic(
             "references", "known-good runs", "reference id", knowledge, Reference, partitions=1
         ),
@@ -187,14 +209,7 @@ def catalogue(
             "snapshots",
             "states of open runs, in bytes, so that recovery need not read the whole log",
             "run id; empty for the partition's own",
-            # Small segments: only closed ones are compacted, and recovery reads what is left.
-            _compacted(retention_ms)
-            | {
-                "min.compaction.lag.ms": "0",
-                "segment.ms": str(SEGMENT_MS),
-                "segment.bytes": str(64 * MIB),
-            }
-            | _size(8 * MIB),
+            between | _size(8 * MIB),
         ),
         owners=topic(
             "owners",

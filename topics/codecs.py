@@ -39,6 +39,7 @@ from ontrack.topics.errors import (
     WrongShape,
 )
 from ontrack.topics.events import EVENT_TYPES, AnyEvent, Call, Event, Proposal
+from ontrack.topics.fleet import FleetAggregate
 from ontrack.topics.jsontext import (
     PARSER_DEPTH,
     deeper_than,
@@ -58,6 +59,7 @@ E = TypeVar("E")
 _EVENT: TypeAdapter[Event] = TypeAdapter(AnyEvent)
 _PROPOSAL: TypeAdapter[Proposal] = TypeAdapter(Proposal)
 _OUTPUT: TypeAdapter[Output] = TypeAdapter(Annotated[Output, Field(discriminator="type")])
+_FLEET = TypeAdapter(FleetAggregate)
 _TOOL = TypeAdapter(ToolContract)
 _TASK = TypeAdapter(Task)
 _REFERENCE = TypeAdapter(Reference)
@@ -138,6 +140,20 @@ def decode_output(raw: bytes) -> Output:
         return _OUTPUT.validate_json(raw)
     except ValidationError as error:
         raise _invalid(error, known) from None
+
+
+def decode_fleet(raw: bytes) -> FleetAggregate:
+    """Decode a value of the fleet topic, for consumers.
+
+    Raises
+    ------
+    MalformedMessage, UnknownEventType, WrongShape
+        All :class:`~ontrack.topics.errors.InvalidEvent`.
+    """
+    try:
+        return _FLEET.validate_json(raw)
+    except ValidationError as error:
+        raise _invalid(error, ("fleet",)) from None
 
 
 def encode(record: BaseModel) -> bytes:

@@ -20,6 +20,7 @@ _COMMANDS = {
     "diff": ("diff", "Compare what was said in two streams of verdicts."),
     "serve": ("serve", "Answer coding agents' hooks; take events and spans over HTTP."),
     "init": ("init", "Write a coding agent's settings, so that it asks `ontrack serve`."),
+    "dashboard": ("dashboard", "Show the fleet as a web page: runs, verdicts, references."),
     "worker": ("worker", "Run the Faust worker: events from Kafka in, verdicts out."),
     "send": ("send", "Publish recorded runs as events to Kafka."),
     "tail": ("tail", "Print verdicts and interventions from Kafka."),

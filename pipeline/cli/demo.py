@@ -18,8 +18,17 @@ from ontrack.topics.events import Step
 @json_option
 @click.option("--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm.")
 @click.option("--fast", is_flag=True, help="Do not pause between steps.")
-def command(as_json: bool, encoder: str | None, fast: bool) -> None:
+@click.option("--dashboard", is_flag=True, help="On a web page, and with more runs after these.")
+@click.option("--port", type=int, help="Port of the page [8200]; 0 takes a free one.")
+def command(
+    as_json: bool, encoder: str | None, fast: bool, dashboard: bool, port: int | None
+) -> None:
     """Watch the whole monitor on bundled runs: clean ones, and one of each kind of fault."""
+    if port is not None and not dashboard:
+        raise click.UsageError("--port goes with --dashboard")
+    if dashboard:
+        _on_a_page(as_json, encoder, fast, port)
+        return
     from ontrack.pipeline.workplace import contracts, demo_runs, references
 
     settings = load_settings(encoder=encoder)
@@ -52,3 +61,11 @@ def command(as_json: bool, encoder: str | None, fast: bool) -> None:
     )
     if not as_json:
         click.echo("Next: ontrack replay YOUR_RUNS --references-from-successes  (see README.md)")
+
+
+def _on_a_page(as_json: bool, encoder: str | None, fast: bool, port: int | None) -> None:
+    from ontrack.pipeline.cli.dashboard import show
+
+    if as_json:
+        raise click.UsageError("--json prints what --dashboard shows: choose one")
+    show(load_settings(encoder=encoder, dashboard_port=port), "demo", fast)

@@ -122,6 +122,7 @@ def _daemon(
     record: str | None,
     tell: Listener,
 ) -> Daemon:
+    from ontrack.pipeline.dashboard.pictures import MemoryPictures
     from ontrack.pipeline.serving.daemon import Daemon
     from ontrack.pipeline.serving.recording import Recording
     from ontrack.pipeline.telemetry import NoTelemetry, Telemetry
@@ -148,4 +149,4 @@ def _daemon(
         return NoTelemetry() if by_kafka else Telemetry.of(settings, metrics, "serve")
 
     recording = None if record is None else Recording(record)
-    return Daemon(settings, engine, [tell], recording, telemetry)
+    return Daemon(settings, engine, [tell], recording, telemetry, MemoryPictures)

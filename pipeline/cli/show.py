@@ -10,6 +10,7 @@ import click
 from ontrack.pipeline.terminal import printable
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
+from ontrack.topics.fleet import FleetAggregate
 from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
@@ -64,13 +65,26 @@ class Printer:
             try:
                 self.show(codecs.decode_output(value))
             except InvalidEvent as error:
-                # Somebody else's message on our topic must not end the watch.
-                self.counts["unreadable"] += 1
-                click.echo(f"{click.style('unreadable', fg='red')} {_plain(str(error), 200)}")
+                self._unreadable(error)
+
+    def show_fleet(self, value: bytes) -> None:
+        """Print one line of the fleet's minutes as it was read from its topic."""
+        if self._as_json:
+            self.show_bytes(value)
+            return
+        try:
+            click.echo(fleet_line(codecs.decode_fleet(value)))
+        except InvalidEvent as error:
+            self._unreadable(error)
 
     def flush(self) -> None:
         """Flush stdout."""
         sys.stdout.flush()
+
+    def _unreadable(self, error: InvalidEvent) -> None:
+        """Say so: somebody else's message on our topic must not end the watch."""
+        self.counts["unreadable"] += 1
+        click.echo(f"{click.style('unreadable', fg='red')} {_plain(str(error), 200)}")
 
 
 def line(output: Output) -> str:
@@ -99,6 +113,33 @@ def line(output: Output) -> str:
     label = click.style("dead letter", fg="red")
     what = f"{output.error.name}: {_plain(output.error.text, 200)}"
     return f"{label} {_plain(output.topic, 120)}:{output.offset}  {what}"
+
+
+def fleet_line(told: FleetAggregate) -> str:
+    """Return what a group of runs did in a minute as one line for people."""
+    group = " / ".join(_plain(name or "–", 20) for name in told.group.key)
+    where = "all" if told.partition is None else f"p{told.partition}"
+    said = [f"{told.open_runs} open", f"{told.started} started"]
+    said += [f"{count} {_plain(name, 20)}" for name, count in told.finished.items()]
+    said += [
+        click.style(f"{count} {_plain(name, 20)}", fg=_COLOURS.get(name, "white"))
+        for name, count in told.verdicts.items()
+    ]
+    said += [f"{count} × {_plain(name, 20)}" for name, count in told.interventions.items()]
+    for count, text in (
+        (told.blocks, "blocked"),
+        (told.unsafe_runs, f"of {told.unsafe_checked} unsafe"),
+        (told.over_budget_runs, f"of {told.budgeted_runs} over budget"),
+        (told.late, "late"),
+    ):
+        if count:
+            said.append(click.style(f"{count} {text}", fg="yellow"))
+    if told.cost_usd:
+        said.append(f"{sum(told.cost_usd.values()):.2f} USD")
+    if told.saved_steps:
+        said.append(f"{told.saved_steps:g} steps saved")
+    mark = " final" if told.final else ""
+    return f"{told.minute:%Y-%m-%d %H:%MZ}  {where:4}{group}  {', '.join(said)}{mark}"
 
 
 def _path(card: Scorecard) -> str:

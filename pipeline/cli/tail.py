@@ -20,21 +20,29 @@ from ontrack.pipeline.settings import load_settings
 @click.option(
     "--until-idle", type=float, metavar="SECONDS", help="Stop after so long without anything new."
 )
+@click.option(
+    "--fleet", is_flag=True, help="The fleet's minutes, by agent, task and tenant, instead."
+)
 def command(
-    broker: str | None, as_json: bool, from_beginning: bool, until_idle: float | None
+    broker: str | None,
+    as_json: bool,
+    from_beginning: bool,
+    until_idle: float | None,
+    fleet: bool,
 ) -> None:
     """Print verdicts, interventions, decisions, scorecards and dead letters as they come."""
     from ontrack.pipeline.kafka.tailer import tail
 
     settings = load_settings(broker=broker)
     printer = Printer(as_json)
+    show = printer.show_fleet if fleet else printer.show_bytes
 
     async def follow() -> None:
-        async for value in tail(settings, from_beginning, until_idle):
+        async for value in tail(settings, from_beginning, until_idle, fleet=fleet):
             if value is None:
                 printer.flush()
             else:
-                printer.show_bytes(value)
+                show(value)
 
     try:
         asyncio.run(follow())

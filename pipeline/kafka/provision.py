@@ -117,6 +117,8 @@ async def check_topics(settings: Settings) -> int:
         topics.interventions,
         topics.scorecards,
         topics.dead_letters,
+        topics.fleet,
+        topics.fleet_states,
         topics.snapshots,
     )
     odd = [

@@ -14,21 +14,18 @@ from ontrack.topics.errors import BrokerUnavailable
 
 
 async def tail(
-    settings: Settings, from_beginning: bool, until_idle_s: float | None
+    settings: Settings, from_beginning: bool, until_idle_s: float | None, *, fleet: bool = False
 ) -> AsyncIterator[bytes | None]:
     """Yield the values of all output topics; None when it begins, and after each batch.
+
+    With ``fleet`` those of the fleet's minutes, and of no other topic.
 
     Order holds inside one topic partition, so for the verdicts of one run; between topics it is
     the order of arrival.
     """
     topics = topics_of(settings)
-    outputs = (
-        topics.verdicts,
-        topics.interventions,
-        topics.decisions,
-        topics.scorecards,
-        topics.dead_letters,
-    )
+    said = (topics.verdicts, topics.interventions, topics.decisions, topics.scorecards)
+    outputs = (topics.fleet,) if fleet else (*said, topics.dead_letters)
     counts = await partition_counts(settings)
     missing = [spec.name for spec in outputs if spec.name not in counts]
     if missing:

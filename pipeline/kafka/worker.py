@@ -19,6 +19,7 @@ from ontrack.pipeline.kafka.audit import Audit
 from ontrack.pipeline.kafka.clock import BrokerClock
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.emitter import Emitter
+from ontrack.pipeline.kafka.fleet import Fleet
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.gateway import Gateway
 from ontrack.pipeline.kafka.log import LogReader
@@ -140,6 +141,7 @@ class Worker:
         if settings.otlp_topic is not None:
             self._spans = OtlpSource(settings, self.topics, self._emitter, self.metrics, failed)
         self._turns = Turns()
+        self._fleet = Fleet(settings, self.topics, self._emitter, self.metrics, self._turns)
         self.gateway = Gateway(
             settings,
             self.topics,
@@ -166,12 +168,14 @@ class Worker:
             self._close_lanes(partition)
             owner = self.owners.pop(partition)
             owner.revoke()
+            self.metrics.forget(partition)
         for partition in sorted(wanted):
             owner = self.owners.get(partition) or self._new_owner(partition)
             self.owners[partition] = owner
             self._open_lanes(partition, owner)
         self._directory.start()
         self._directory.claim(wanted)
+        self._fleet.assign(wanted)
         if self._spans is not None:
             self._spans.start()
 
@@ -181,6 +185,7 @@ class Worker:
         States stay in memory in case the partitions return. Bounded in time: a rebalance waits for
         this, and a checkpoint is only an accelerator.
         """
+        self._fleet.suspend()
         try:
             async with asyncio.timeout(CHECKPOINT_S_MAX):
                 await asyncio.gather(*(owner.save() for owner in self.owners.values()))
@@ -251,6 +256,7 @@ class Worker:
             if late:
                 _log.warning("stopped_with_unfinished_batches", lanes=len(late))
         for part in (
+            self._fleet,
             self._directory,
             self._peers,
             self._audit,

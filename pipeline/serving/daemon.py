@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 import structlog
 from aiohttp import web
 
 from ontrack.pipeline.asker import Asker
 from ontrack.pipeline.board import Board
+from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gate import GateAnswer, GatePolicy
 from ontrack.pipeline.gate_wire import Reply, json_reply
 from ontrack.pipeline.metrics import Metrics
@@ -49,6 +51,13 @@ IDLE_S = 30.0
 INLINE_BYTES_MAX = 65_536  # of spans that are read on the event loop: about 4 ms
 
 
+class Pictures(Protocol):
+    """Pictures of runs for those who watch; whoever makes the daemon brings them."""
+
+    async def json(self, run_id: str) -> bytes:
+        """Return a run's picture as JSON; raises LookupError, saying why there is none."""
+
+
 class Daemon:
     """What the pages talk to.
 
@@ -60,6 +69,8 @@ class Daemon:
         Told of it as well: a printer, for one.
     recording
         Where events are appended; what it holds is folded before the first request.
+    make_pictures
+        Makes pictures of the runs of a monitor from the memory of its events.
 
     Attributes
     ----------
@@ -69,6 +80,8 @@ class Daemon:
         Events of the latest runs, as they were folded.
     stream
         Everything that is said, to readers.
+    pictures
+        None where workers judge, or nobody has brought any.
     """
 
     def __init__(
@@ -78,6 +91,7 @@ class Daemon:
         listeners: Iterable[Listener] = (),
         recording: Recording | None = None,
         telemetry: Callable[[Metrics], AnyTelemetry] = lambda _metrics: NoTelemetry(),
+        make_pictures: Callable[[EmbeddedMonitor, EventMemory], Pictures] | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
@@ -93,6 +107,9 @@ class Daemon:
         self.monitor = self.engine.monitor if isinstance(self.engine, EmbeddedEngine) else None
         if isinstance(self.engine, EmbeddedEngine):
             self.engine.noticed = self._noticed
+        self.pictures = None
+        if self.monitor is not None and make_pictures is not None:
+            self.pictures = make_pictures(self.monitor, self.memory)
         self._telemetry = telemetry(self.metrics)
         policy = GatePolicy.of(settings.gate_fail_open)
         self._asker = Asker(self.engine, policy, self.engine.contracts())

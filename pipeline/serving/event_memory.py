@@ -64,6 +64,15 @@ class EventMemory:
         """Tell whether the run was held once."""
         return run_id in self._gone
 
+    def why_not(self, run_id: str) -> str:
+        """Say why a run's events are not held."""
+        if self.has_forgotten(run_id):
+            return (
+                f"the events of run {run_id[:80]!r} are not held any more, to make room for later "
+                "ones; ontrack serve --record FILE keeps them, ontrack replay FILE reads them"
+            )
+        return f"no run {run_id[:80]!r} was heard of since the start"
+
     def _forget(self) -> None:
         run_id, _ = self._runs.popitem(last=False)
         self.held_bytes -= self._sizes.pop(run_id)

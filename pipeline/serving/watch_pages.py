@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Final
 
 from aiohttp import web
-from pydantic import TypeAdapter
 
-from ontrack.pipeline.dashboard.feed import Unavailable
-from ontrack.pipeline.dashboard.pictures import Pictures
-from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.gate_wire import Reply, json_reply
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.serving.daemon import Daemon
 from ontrack.pipeline.serving.stream import RECENT_MAX, TooManyReaders
 from ontrack.pipeline.web import response
 from ontrack.topics.errors import WrongShape
 from ontrack.topics.verdicts import as_plain
 
-_PICTURE = TypeAdapter(RunPicture)
 NDJSON: Final = "application/x-ndjson"
 _BY_WORKERS: Final = (
     "workers judge here, through Kafka; ask there: ontrack dashboard --broker, "
@@ -33,8 +26,6 @@ class WatchPages:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        monitor = daemon.monitor
-        self._pictures = None if monitor is None else Pictures(monitor.twin, daemon.settings.limits)
 
     async def close(self, _app: web.Application) -> None:
         """End all streams: the daemon stops."""
@@ -76,30 +67,22 @@ class WatchPages:
         run_id = request.match_info["run_id"]
         found = self._daemon.memory.events(run_id)
         if found is None:
-            return response(self._not_held(run_id))
+            text = self._daemon.memory.why_not(run_id)
+            return response(json_reply(404, {"error": "UnknownRun", "text": text}))
         lines = b"".join(b"".join(value.splitlines()) + b"\n" for value in found)
         return web.Response(body=lines, headers={"Content-Type": NDJSON})
 
     async def picture(self, request: web.Request) -> web.Response:
         """Fold a run again and return what there is to see of it."""
         run_id = request.match_info["run_id"]
-        if self._pictures is None:
+        pictures = self._daemon.pictures
+        if pictures is None:
             return response(json_reply(409, {"error": "JudgedByWorkers", "text": _BY_WORKERS}))
-        memory = self._daemon.memory
-
-        async def read(place: int | None) -> tuple[list[Record], int]:
-            begin = place or 0
-            values = memory.since(run_id, begin)
-            if values is None:
-                raise Unavailable(self._why_not_held(run_id))
-            return [Record(value) for value in values], begin + len(values)
-
         try:
-            picture = await self._pictures.of(run_id, read)
-        except Unavailable as error:
+            picture = await pictures.json(run_id)
+        except LookupError as error:
             return response(json_reply(404, {"error": "UnknownRun", "text": str(error)}))
-        # Many numbers: written down beside the event loop, which hooks are waiting for.
-        return response(Reply(200, await asyncio.to_thread(_PICTURE.dump_json, picture)))
+        return response(Reply(200, picture))
 
     async def knowledge(self, _request: web.Request) -> web.Response:
         """Return references, contracts and tasks, redacted as events are."""
@@ -114,17 +97,6 @@ class WatchPages:
             "tasks": [as_plain(redaction.task(item)) for item in tasks],
         }
         return response(Reply(200, json.dumps(told).encode()))
-
-    def _not_held(self, run_id: str) -> Reply:
-        return json_reply(404, {"error": "UnknownRun", "text": self._why_not_held(run_id)})
-
-    def _why_not_held(self, run_id: str) -> str:
-        if self._daemon.memory.has_forgotten(run_id):
-            return (
-                f"the events of run {run_id[:80]!r} are not held any more, to make room for later "
-                "ones; --record FILE keeps them, ontrack replay FILE reads them"
-            )
-        return f"no run {run_id[:80]!r} was heard of since the start; see /v1/runs"
 
 
 def _recent(text: str | None) -> int:

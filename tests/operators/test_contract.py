@@ -35,6 +35,7 @@ from ontrack.operators import (
     artifacts,
     axioms,
     exploration,
+    fleet,
     gain,
     gate,
     grouping,
@@ -62,6 +63,7 @@ from ontrack.operators import (
 )
 from ontrack.operators.exploration import ExplorationParams
 from ontrack.operators.findings import Signals
+from ontrack.operators.fleet_state import FleetParams, FleetState
 from ontrack.operators.gain import GainParams
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
@@ -114,6 +116,16 @@ SMALL_DEFAULT = replace(
         sightings=SightingParams(records_max=16, values_per_result_max=4),
     ),
     steps_max=SMALL.steps_max,
+)
+SMALL_FLEET = FleetParams(
+    lateness_ms=120_000,
+    silent_ms=600_000,
+    groups_max=2,
+    runs_max=2,
+    ended_max=2,
+    seq_max=64,
+    ids_per_run_max=3,
+    ids_max=4,
 )
 CONTRACTS = {
     "git_commit": ToolContract(name="git_commit", consumes=("=tests_passed",)),
@@ -448,6 +460,45 @@ def run_step_under(profile: Profile) -> Callable[[RunState, Any], tuple[RunState
     return run_step
 
 
+def told_of(found: Fed) -> tuple[list[Any], int]:
+    """What is said of a step, a minute a step; every ten steps another run begins, in its own task.
+
+    So there are more runs, groups and ended ones than may be remembered.
+    """
+    after, *said = run.step(SMALL, found.before, found.step, found.admitted, found.vectors)
+    name = {"run_id": f"r{found.admitted.seq // 100}", "task_id": f"t{found.admitted.seq // 100}"}
+    outputs = [
+        *said,
+        run.end(SMALL, after, RunEnded(run_id="r")) if len(after.seen) % 10 == 0 else None,
+    ]
+    return [each.model_copy(update=name) for each in outputs if each], len(after.seen) * 60_000
+
+
+def fleet_step(state: FleetState, given: Any) -> tuple[FleetState, Any]:
+    outputs, at_ms = given
+    for output in outputs:
+        state = fleet.step(SMALL_FLEET, state, output, at_ms)
+    state, lines, more = fleet.due(SMALL_FLEET, state, at_ms)
+    return state, ([line.model_dump(mode="json") for line in lines], more)
+
+
+def fleet_sizes(state: FleetState) -> dict[str, tuple[int, int]]:
+    limits = SMALL_FLEET
+    of_run = [len(known.ids) for known in state.runs.values()]
+    bits = [known.seqs.bit_length() for known in state.runs.values()]
+    return {
+        "runs": (len(state.runs), limits.runs_max),
+        "ended": (len(state.ended), limits.ended_max),
+        "ended_order": (len(state.ended_order), limits.ended_max),
+        "groups": (len(state.bases), limits.groups_max + 1),
+        "minutes": (len(state.windows), limits.lateness_ms // 60_000 + 2),
+        "ids": (state.ids, limits.ids_max),
+        "ids of a run": (max(of_run, default=0), limits.ids_per_run_max),
+        "seqs": (max(bits, default=0), limits.seq_max),
+        "wheel": (sum(map(len, state.wheel.values())), limits.runs_max),
+    }
+
+
 def see_and_find(state: sightings.SeenValues, given: Any) -> tuple[sightings.SeenValues, Any]:
     seq, step, wanted = given
     after = sightings.see(
@@ -606,6 +657,7 @@ OPERATORS: Mapping[str, Operator] = {
         scoring_sizes,
         SMALL_DEFAULT,
     ),
+    "fleet": Operator(FleetState(), fleet_step, told_of, fleet_sizes),
     "run": Operator(
         BEGIN, run_step_under(SMALL), lambda f: (f.step, f.admitted, f.vectors), run_sizes
     ),

@@ -41,7 +41,7 @@ def test_every_topic_is_a_channel_with_its_kafka_settings():
     assert {channel["address"] for channel in DOCUMENT["channels"].values()} == {
         topic.name
         for topic in catalogue()
-        if topic.name not in ("ontrack.snapshots", "ontrack.owners")
+        if topic.name not in ("ontrack.snapshots", "ontrack.owners", "ontrack.fleet-states")
     }
     kafka = DOCUMENT["channels"]["events"]["bindings"]["kafka"]
     assert (kafka["topic"], kafka["partitions"]) == ("ontrack.events", 4)

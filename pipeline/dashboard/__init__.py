@@ -1,0 +1,1 @@
+"""Dashboard: what the monitor says of a fleet and of each run, for people."""

@@ -1,0 +1,247 @@
+"""Fleet page: which runs go wrong now, why, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+from urllib.parse import urlencode
+
+from nicegui import context, events, ui
+
+from ontrack.pipeline.dashboard import sparks
+from ontrack.pipeline.dashboard.desk import Desk
+from ontrack.pipeline.dashboard.fleet_cells import (
+    FILTERS,
+    SINCE_MIN,
+    Asked,
+    cells,
+    offender_cells,
+    recent_cells,
+    totals_facts,
+)
+from ontrack.pipeline.dashboard.fleet_model import GroupKind, RunStateName, SortKey, View
+from ontrack.pipeline.dashboard.text import TONES, shown
+from ontrack.pipeline.dashboard.theme import frame, toggle
+from ontrack.pipeline.dashboard.widgets import Column, Facts, Filters, Grid, Spark, Words, pager
+
+TICK_S = 0.25  # four times a second at most is anything sent to a browser
+SLOW_TICKS = 4  # sums, charts and menus: once a second
+ROWS_A_PAGE = 50
+MINUTES = 60
+OFFENDERS = 5
+RECENT = 12
+
+_COLUMNS = (
+    Column("Run", "link", "run_id"),
+    Column("Verdict", "verdict", "severity"),
+    Column("Last steps", "trail"),
+    Column("State", "text"),
+    Column("Heard", "time", "last"),
+    Column("Agent", "text", "agent"),
+    Column("Task", "text", "task"),
+    Column("Tenant", "text", "tenant", minor=True),
+    Column("Last tool", "text", minor=True),
+    Column("Steps", "number", "steps"),
+    Column("Coverage", "number", "coverage", minor=True),
+    Column("Cost", "number", "cost"),
+)
+_EMPTY = {
+    "connecting": ("Connecting …", "Runs appear here as soon as the monitor says something."),
+    "down": ("No news", "The note above says what is wrong and what to do."),
+    "live": (
+        "No runs yet",
+        "Nothing has been judged since this page's memory begins. Send events: "
+        "`ontrack send PATH`, POST /v1/events to `ontrack serve`, or `ontrack demo --dashboard`.",
+    ),
+}
+_NO_MATCH = ("No run matches", "“Clear filters” shows all of them.")
+
+
+class FleetPage:
+    """One browser's view of the fleet."""
+
+    def __init__(self, desk: Desk, asked: Asked) -> None:
+        self._desk = desk
+        self._asked = asked
+        self._kind: GroupKind = "agent"
+        self._paused = False
+        self._ticks = 0
+        self._seen: tuple[int, str] | None = None
+        self._query = asked.query(desk.clock_ms())
+        self._view: View = desk.model.view(self._query)
+
+    def build(self) -> None:
+        """Lay the page out, with what is known now, and keep it up to date."""
+        with frame("Fleet", self._desk.feed, self._desk.has_login):
+            Words("h1", "Fleet")
+            with ui.element("section").classes("ot-card").props('aria-label="Sums"'):
+                self._facts = Facts()
+                with ui.element("div").classes("ot-sparks"):
+                    self._sparks = [Spark(label) for label, *_ in self._spark_data()]
+            with ui.element("div").classes("ot-split"):
+                with ui.element("section").classes("ot-card").props("aria-label=Runs"):
+                    self._build_runs()
+                with ui.element("div").classes("ot-aside"):
+                    self._build_offenders()
+                    self._build_recent()
+            self._draw()
+            self._draw_sums()
+            ui.timer(TICK_S, self._tick)
+
+    def _build_runs(self) -> None:
+        with ui.element("div").classes("ot-line-up"):
+            Words("h2", "Runs")
+            self._count = Words("span", "", "ot-muted")
+            toggle("Pause", "Paused: go on", self._pause).classes("ot-push")
+        self._filters = Filters("Filter runs", self._fields(), self._filter)
+        self._grid = Grid("Runs", _COLUMNS, _EMPTY["connecting"]).classes("ot-dense")
+        self._grid.on("sort", self._sort)
+        self._grid.set_sort(self._asked.sort, self._asked.descending)
+        self._stand = pager(self._turn, "runs")
+
+    def _build_offenders(self) -> None:
+        with ui.element("section").classes("ot-card").props('aria-label="Top offenders"'):
+            Words("h2", "Top offenders")
+            kinds = [(kind, f"by {kind}") for kind in get_args(GroupKind)]
+            menu = {
+                "key": "kind",
+                "label": "Runs",
+                "kind": "select",
+                "options": kinds,
+                "value": "agent",
+            }
+            Filters("Group offenders", [menu], self._group, reset=False)
+            columns = [
+                Column("Name", "button"),
+                Column("Flagged", "number"),
+                Column("Lost", "number"),
+            ]
+            empty = ("None", "No run has had a verdict of severity 2 or 3.")
+            self._offenders = Grid("Top offenders", columns, empty, on_press=self._pick_offender)
+
+    def _build_recent(self) -> None:
+        with ui.element("section").classes("ot-card").props('aria-label="Latest interventions"'):
+            Words("h2", "Latest interventions")
+            columns = [
+                Column("Run", "link"),
+                Column("What", "text"),
+                Column("Why", "lines"),
+                Column("Heard", "time"),
+            ]
+            empty = ("None", "Warnings, replans, halts and blocks appear here.")
+            self._recent = Grid("Latest interventions", columns, empty)
+
+    def _fields(self) -> list[dict[str, Any]]:
+        def menu(key: str, label: str, options: list[tuple[str, str]]) -> dict[str, Any]:
+            return _menu(key, label, options, self._asked.filters.get(key, ""))
+
+        states = [("", "any"), *((name, name) for name in get_args(RunStateName))]
+        text = self._asked.filters.get("text", "")
+        hint = "run, agent, task, tenant, tool"
+        return [
+            {"key": "text", "label": "Search", "kind": "search", "value": text, "hint": hint},
+            menu("verdict", "Verdict", [("", "any"), *((name, name) for name in TONES)]),
+            menu("state", "State", states),
+            menu("agent", "Agent", self._names("agent")),
+            menu("task", "Task", self._names("task")),
+            menu("tenant", "Tenant", self._names("tenant")),
+            menu("since", "Heard of", [("", "any time"), *SINCE_MIN]),
+        ]
+
+    def _names(self, kind: GroupKind) -> list[tuple[str, str]]:
+        return [("", "any"), *((name, shown(name, 60)) for name in self._desk.model.names(kind))]
+
+    # What the person does.
+
+    def _filter(self, values: dict[str, str]) -> None:
+        self._asked.filters = {name: values.get(name, "") for name in FILTERS}
+        self._asked.page = 0
+        self._ask()
+
+    def _sort(self, event: events.GenericEventArguments) -> None:
+        if event.args not in get_args(SortKey):
+            return
+        same = self._asked.sort == event.args
+        self._asked.sort = event.args
+        self._asked.descending = not self._asked.descending if same else True
+        self._grid.set_sort(self._asked.sort, self._asked.descending)
+        self._ask()
+
+    def _turn(self, page: int) -> None:
+        self._asked.page = max(0, page)
+        self._ask()
+
+    def _ask(self) -> None:
+        self._query = self._asked.query(self._desk.clock_ms())
+        self._view = self._desk.model.view(self._query)
+        self._draw()
+        ui.run_javascript(f"history.replaceState(null, '', {json.dumps(self._asked.address())})")
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = paused
+
+    def _group(self, values: dict[str, str]) -> None:
+        kinds: tuple[GroupKind, ...] = get_args(GroupKind)
+        self._kind = next((kind for kind in kinds if kind == values.get("kind")), "agent")
+        self._draw_offenders()
+
+    def _pick_offender(self, name: str) -> None:
+        key = {"agent": "agent", "task": "task", "tenant": "tenant"}.get(self._kind)
+        if key is None:
+            ui.navigate.to("/references?" + urlencode({"id": name}, errors="replace"))
+        else:
+            self._filters.set_value(key, name)
+
+    # What is drawn.
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        if self._paused:
+            return
+        if self._ticks % SLOW_TICKS == 0:
+            self._draw_sums()
+            if self._query.since_ms is not None:  # the window moves on
+                self._query = self._asked.query(self._desk.clock_ms())
+                self._view = self._desk.model.view(self._query)
+                self._seen = None
+        seen = self._desk.model.version, self._desk.feed.state.status
+        if seen != self._seen:
+            self._draw()
+
+    def _draw(self) -> None:
+        status = self._desk.feed.state.status
+        self._seen = self._desk.model.version, status
+        page = self._view.page(self._asked.page, ROWS_A_PAGE)
+        self._grid.set_empty(*(_NO_MATCH if page.known else _EMPTY[status]))
+        self._grid.show([cells(row) for row in page.rows])
+        self._count.say(f"{page.matching:,} of {page.known:,}")
+        where = f"page {page.number + 1} of {page.pages}" if page.pages > 1 else ""
+        self._stand(page.number, page.pages, where)
+
+    def _spark_data(self) -> list[tuple[str, list[dict[str, Any]], str, str]]:
+        return sparks.sparks(self._desk.model.minutes(self._desk.clock_ms(), MINUTES))
+
+    def _draw_sums(self) -> None:
+        self._facts.show(totals_facts(self._desk.model.totals()))
+        for spark, (_, bars, value, summary) in zip(self._sparks, self._spark_data(), strict=True):
+            spark.show(bars, value, summary)
+        self._draw_offenders()
+        # The gate's block and the monitor's of the same call are one.
+        recent = dict(recent_cells(item) for item in self._desk.model.recent(2 * RECENT))
+        self._recent.show(list(recent.items())[:RECENT])
+        for kind in ("agent", "task", "tenant"):
+            self._filters.set_options(kind, self._names(kind))
+
+    def _draw_offenders(self) -> None:
+        groups = self._desk.model.offenders(self._kind, OFFENDERS)
+        self._offenders.show([offender_cells(group) for group in groups])
+
+
+def _menu(key: str, label: str, options: list[tuple[str, str]], value: str) -> dict[str, Any]:
+    return {"key": key, "label": label, "kind": "select", "options": options, "value": value}
+
+
+def build(desk: Desk) -> None:
+    """Build the fleet page for one browser."""
+    asked = Asked.of(context.client.request.query_params)
+    FleetPage(desk, asked).build()

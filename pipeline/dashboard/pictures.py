@@ -1,0 +1,152 @@
+"""Pictures: runs folded again on demand, and the last few kept so that only news are folded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from ontrack.pipeline.dashboard.feed import Unavailable
+from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture
+from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.fold import Fold
+from ontrack.pipeline.record import Record
+from ontrack.pipeline.serving.event_memory import EventMemory
+from ontrack.topics.codecs import Limits
+
+KEPT_MAX: Final = 8
+_PICTURE = TypeAdapter(RunPicture)
+
+#: Reads a run's events from a place on (None: from the first) and returns them and the next place.
+Read = Callable[[Any], Awaitable[tuple[Sequence[Record], Any]]]
+
+
+@dataclass(slots=True)
+class _Kept:
+    folded: RunFold
+    place: Any = None
+
+
+class Pictures:
+    """Folds runs in a thread, one at a time, with a fold of its own.
+
+    Parameters
+    ----------
+    make
+        Makes the fold, with its library; called once, in a thread, when the first run is asked for.
+    limits
+        Of one event, as the fold has them.
+
+    Attributes
+    ----------
+    turn
+        Held while a run is read and folded: whoever changes the library holds it as well.
+    events
+        Folded so far.
+    """
+
+    def __init__(self, make: Callable[[], Fold], limits: Limits, kept_max: int = KEPT_MAX) -> None:
+        self._make = make
+        self._limits = limits
+        self._kept_max = kept_max
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._fold: Fold | None = None
+        # A thread goes on when whoever waits for it has gone away.
+        self._one_thread = threading.Lock()
+        self.turn = asyncio.Lock()
+        self.events = 0
+
+    async def fold(self) -> Fold:
+        """Return the fold."""
+        return await asyncio.to_thread(self._made)
+
+    async def of(self, run_id: str, read: Read) -> RunPicture:
+        """Fold what is new of a run and look at it.
+
+        Raises
+        ------
+        Unavailable
+            None of its events can be folded, or ``read`` says so.
+        """
+        async with self.turn:
+            # Out of the shelf while it changes: who goes away in between leaves nothing half done.
+            known = self._kept.pop(run_id, None)
+            records, place = await read(None if known is None else known.place)
+            kept, picture = await asyncio.to_thread(self._look, known, run_id, records)
+            kept.place = place
+            self._kept[run_id] = kept
+            if len(self._kept) > self._kept_max:
+                self._kept.popitem(last=False)
+        return picture
+
+    def _made(self) -> Fold:
+        with self._one_thread:
+            return self._made_once()
+
+    def _made_once(self) -> Fold:
+        if self._fold is None:
+            self._fold = self._make()
+        return self._fold
+
+    def _look(
+        self, kept: _Kept | None, run_id: str, records: Sequence[Record]
+    ) -> tuple[_Kept, RunPicture]:
+        with self._one_thread:
+            if kept is None:
+                kept = _Kept(RunFold(self._made_once(), run_id, self._limits))
+            kept.folded.feed(records)
+            self.events += len(records)
+            try:
+                return kept, kept.folded.picture()
+            except LookupError as error:
+                raise Unavailable(str(error)) from None
+
+
+class MemoryPictures:
+    """Pictures of a monitor in this process, from the memory of its events."""
+
+    def __init__(self, monitor: EmbeddedMonitor, memory: EventMemory) -> None:
+        self._memory = memory
+        self._pictures = Pictures(monitor.twin, monitor.settings.limits)
+
+    @property
+    def events(self) -> int:
+        """Folded so far."""
+        return self._pictures.events
+
+    async def of(self, run_id: str) -> RunPicture:
+        """Fold what is new of a run and look at it.
+
+        Raises
+        ------
+        Unavailable
+            Its events are not held, or none of them can be folded.
+        """
+
+        async def read(place: int | None) -> tuple[list[Record], int]:
+            begin = place or 0
+            values = self._memory.since(run_id, begin)
+            if values is None:
+                raise Unavailable(self._memory.why_not(run_id))
+            return [Record(value) for value in values], begin + len(values)
+
+        return await self._pictures.of(run_id, read)
+
+    async def json(self, run_id: str) -> bytes:
+        """Return the picture as JSON; written down in a thread, as it holds many numbers.
+
+        Raises
+        ------
+        LookupError
+            Saying why there is none.
+        """
+        try:
+            picture = await self.of(run_id)
+        except Unavailable as error:
+            raise LookupError(str(error)) from error
+        return await asyncio.to_thread(_PICTURE.dump_json, picture)

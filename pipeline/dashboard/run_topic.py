@@ -1,0 +1,185 @@
+"""Runs of the events topic, folded again with what was published when each began."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ontrack.pipeline.dashboard.feed import Known, Unavailable
+from ontrack.pipeline.dashboard.pictures import Pictures
+from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.embedded import make_fold
+from ontrack.pipeline.fold import Fold
+from ontrack.pipeline.kafka.connection import topics_of
+from ontrack.pipeline.kafka.follower import KnowledgeFollower
+from ontrack.pipeline.kafka.log import LogReader, record_of
+from ontrack.pipeline.kafka.partitions import partition_of
+from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.library import ALWAYS, Library
+from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.record import Record
+from ontrack.pipeline.settings import Settings
+from ontrack.topics import codecs
+from ontrack.topics.errors import BrokerUnavailable, InvalidEvent
+from ontrack.topics.knowledge import Reference, Task, ToolContract
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a run stands: its partition, and the first offset that has not been read."""
+
+    partition: int
+    offset: int
+
+
+class KnownLibrary(Library):
+    """A library that can list what is current."""
+
+    def __init__(self, fold: Fold) -> None:
+        super().__init__(fold.profile, fold.encoder, redaction=fold.redaction)
+        self._redact = fold.redaction
+        self._items: tuple[dict[str, Reference], dict[str, ToolContract], dict[str, Task]]
+        self._items = ({}, {}, {})
+
+    def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
+        """Publish or withdraw a reference."""
+        super().add_reference(key, item, published_ms)
+        _put(self._items[0], key, None if item is None else self._redact.reference(item))
+
+    def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
+        """Publish or withdraw a contract."""
+        super().add_contract(key, item, published_ms)
+        _put(self._items[1], key, item)
+
+    def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
+        """Publish or withdraw a task."""
+        super().add_task(key, item, published_ms)
+        _put(self._items[2], key, None if item is None else self._redact.task(item))
+
+    @property
+    def known(self) -> Known:
+        """What is current."""
+        references, contracts, tasks = self._items
+        return Known(
+            tuple(references.values()), tuple(contracts.values()), tuple(tasks.values())
+        ).ordered()
+
+
+class RunTopic:
+    """Runs of the events topic.
+
+    A run asked for first is looked for in its whole partition; asked for again, only what has come
+    since is read.
+    """
+
+    def __init__(self, settings: Settings, log: LogReader) -> None:
+        self._settings = settings
+        self._log = log
+        self._topic = topics_of(settings).events.name
+        self._partitions: int | None = None
+        self._pictures = Pictures(self._make, settings.limits)
+        self._follower: KnowledgeFollower | None = None
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        if self._follower is not None:
+            await self._follower.stop()
+
+    async def picture(self, run_id: str) -> RunPicture:
+        """Fold the run again, as far as it has come.
+
+        Raises
+        ------
+        Unavailable
+            No event of it stands on the topic.
+        """
+
+        async def read(place: Spot | None) -> tuple[list[Record], Spot]:
+            records, spot = await self._read(run_id, place)
+            # After the events: what was published before the first of them is there by now.
+            await self._refresh()
+            return records, spot
+
+        return await self._pictures.of(run_id, read)
+
+    async def events(self, run_id: str) -> list[bytes]:
+        """Return the run's events, redacted; those that cannot be read are left out.
+
+        Raises
+        ------
+        Unavailable
+            None stands there.
+        """
+        records, _ = await self._read(run_id, None)
+        limits, redaction = self._settings.limits, self._settings.redaction
+        found = []
+        for record in records:
+            with suppress(InvalidEvent):  # among the dead letters
+                event = redaction.plainly(codecs.decode_event(record.value, limits).event)
+                found.append(codecs.encode(event) if redaction else record.value)
+        return found
+
+    async def known(self) -> Known:
+        """Return what stands on the knowledge topics now."""
+        async with self._pictures.turn:
+            library = await self._refresh()
+            return library.known
+
+    def _make(self) -> Fold:
+        fold = make_fold(self._settings)
+        fold.library = KnownLibrary(fold)
+        return fold
+
+    async def _refresh(self) -> KnownLibrary:
+        """Read on in the knowledge topics; by whoever holds the pictures' turn."""
+        library = (await self._pictures.fold()).library
+        assert isinstance(library, KnownLibrary)
+        if self._follower is None:
+            self._follower = KnowledgeFollower(self._settings, library, Metrics())
+        await self._follower.refresh()
+        return library
+
+    async def _read(self, run_id: str, place: Spot | None) -> tuple[list[Record], Spot]:
+        if place is not None:
+            return await self._read_from(run_id, place)
+        count = await self._count()
+        likely = partition_of(run_id.encode("utf-8", "replace"), count)
+        # Last those in which it can only be if somebody shares keys out in another way.
+        for number in (likely, *(other for other in range(count) if other != likely)):
+            records, spot = await self._read_from(run_id, Spot(number, 0))
+            if records:
+                return records, spot
+        raise Unavailable(
+            f"no event of run {run_id[:80]!r} stands on {self._topic}: the id may be misspelt, or "
+            "the topic no longer holds it (see its retention)"
+        )
+
+    async def _read_from(self, run_id: str, place: Spot) -> tuple[list[Record], Spot]:
+        key = run_id.encode("utf-8", "replace")
+        first, last = await self._log.bounds(self._topic, place.partition)
+        found: list[Record] = []
+        start = max(first, place.offset)
+        async for messages in self._log.read(self._topic, place.partition, start, last):
+            found += [record_of(message) for message in messages if message.key == key]
+        return found, Spot(place.partition, max(last, place.offset))
+
+    async def _count(self) -> int:
+        if self._partitions is None:
+            counts = await partition_counts(self._settings)
+            if self._topic not in counts:
+                raise BrokerUnavailable(
+                    f"Kafka at {self._settings.broker} has no topic {self._topic}; "
+                    "run: ontrack topics create"
+                )
+            self._partitions = counts[self._topic]
+        return self._partitions
+
+
+def _put(items: dict[str, Item], key: str, item: Item | None) -> None:
+    if item is None:
+        items.pop(key, None)
+    else:
+        items[key] = item

@@ -1,0 +1,229 @@
+"""What the pages show, as rows and words, without a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ontrack.pipeline.dashboard.fleet_model import filled
+from ontrack.pipeline.dashboard.run_model import TimelineStep
+from ontrack.pipeline.dashboard.text import TONES, money, run_href, shown
+from ontrack.topics.knowledge import Reference, StepBudget, Task
+from ontrack.topics.verdicts import DeadLetter, DeadLetterError, VerdictName
+from tests.pipeline.dashboard.said import verdict
+
+pytest.importorskip("nicegui")
+
+from ontrack.pipeline.dashboard import fleet_cells, letters_page, references_page, run_cells  # noqa: E402
+from ontrack.pipeline.dashboard.fleet_cells import Asked  # noqa: E402
+
+
+def test_every_verdict_has_a_tone() -> None:
+    assert set(TONES) == {name.value for name in VerdictName}
+
+
+@given(st.text(), st.integers(1, 50))
+def test_text_of_agents_is_one_line_that_nothing_in_it_can_steer(text: str, limit: int) -> None:
+    line = shown(text, limit)
+    assert line.isprintable()
+    assert len(line) <= limit + 1
+
+
+def test_long_text_ends_in_dots() -> None:
+    assert shown("abcdef", 3) == "abc…"
+    assert shown("two\nlines\u202e!") == "two lines·!"
+
+
+@given(st.text(min_size=1))
+def test_a_link_to_a_run_brings_its_id_back(run_id: str) -> None:
+    parts = urlsplit("http://x" + run_href(run_id))
+    found = unquote(parts.path.removeprefix("/run/"))
+    if parts.query:
+        found = dict(parse_qsl(parts.query, keep_blank_values=True))["id"]
+    assert found == run_id.encode("utf-8", "replace").decode()
+    assert parts.netloc == "x"
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(None, None), (0.0, "$0.00"), (0.0123, "$0.0123"), (1234.5, "$1,234.50")]
+)
+def test_small_amounts_keep_their_digits(usd: float | None, text: str | None) -> None:
+    assert money(usd) == text
+
+
+def test_an_address_says_what_is_asked_for() -> None:
+    said = {"agent": "ada", "verdict": "LOOP", "since": "5", "sort": "run_id", "page": "3"}
+    asked = Asked.of(said)
+    query = asked.query(10 * 60_000)
+    assert (query.agent, query.verdict, query.since_ms) == ("ada", "LOOP", 5 * 60_000)
+    assert (query.sort, query.descending, asked.page) == ("run_id", False, 2)
+    assert dict(parse_qsl(urlsplit(asked.address()).query)) == said
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["text", "verdict", "state", "agent", "since", "sort", "page", "x"]),
+        st.text(max_size=20),
+    )
+)
+def test_any_address_is_understood_and_leads_back_to_itself(query: dict[str, str]) -> None:
+    asked = Asked.of(query)
+    asked.query(0)
+    back = dict(parse_qsl(urlsplit(asked.address()).query, keep_blank_values=True))
+    again = Asked.of(back)
+    assert (again.sort, again.descending, again.page) == (asked.sort, asked.descending, asked.page)
+    assert again.filters.keys() == asked.filters.keys()
+
+
+def test_a_row_shows_names_as_text_and_links_to_its_run() -> None:
+    model = filled([(verdict("r/<b>", 0, "WARN", agent="<i>\u202e", coverage=0.5), 7)])
+    row = model.row("r/<b>")
+    assert row is not None
+    key, cells = fleet_cells.cells(row)
+    assert key == "r/<b>"
+    assert cells[:2] == [["r/<b>", "/run/r%2F%3Cb%3E"], "WARN"]
+    assert cells[3:6] == ["open", 7, "<i>·"]
+    assert "0.50" in cells
+    json.dumps(cells)
+
+
+def timeline(**more: Any) -> TimelineStep:
+    return TimelineStep(
+        **{
+            "seq": 4,
+            "tool": "search",
+            "action": None,
+            "verdict": "LOOP",
+            "severity": 2,
+            "reasons": (
+                {"signal": "repeats", "value": 3.0, "threshold": 2.0, "text": "again"},
+                {"signal": "plain", "value": None, "threshold": None, "text": "because"},
+            ),
+            "interventions": ({"intervention": "halt", "reason": "leave it", "evidence": ()},),
+            "evidence": (1, 2),
+            "flags": (),
+            "confirmed": None,
+            "error": "timeout",
+            "time": "2026-01-02T03:04:05.678+00:00",
+            "duration_s": 1.5,
+            "cost_usd": 0.01,
+            "parents": (1, 3),
+            "late_parents": (3,),
+            **more,
+        }
+    )
+
+
+def test_a_step_says_why_what_was_done_and_what_it_builds_on() -> None:
+    _, cells = run_cells.step_cells(timeline())
+    assert cells[4] == [
+        "again [repeats (3; threshold 2)]",
+        "because [plain]",
+        "→ halt: leave it",
+        "failed: timeout",
+    ]
+    assert cells[5:] == ["1, 3 (late)", "1.50 s", "$0.0100", "2026-01-02 03:04:05"]
+
+
+def test_a_step_s_details_leave_out_what_is_not_known() -> None:
+    names = [fact[0] for fact in run_cells.step_facts(timeline(error=None, time=None))]
+    assert names == ["Verdict", "Tool", "Severity", "Evidence: steps"]
+
+
+def test_a_scorecard_is_its_fields_without_the_empty_ones() -> None:
+    card = {
+        "type": "scorecard",
+        "outcome": "failure",
+        "reward": None,
+        "final_converged": True,
+        "repeat_ratio": 0.25,
+        "verdicts": {"OK": 2, "LOOP": 1},
+        "missing_steps": [],
+        "unsafe_actions": [{"seq": 1, "tool": "pay", "effect": "destructive", "reason": "no"}],
+        "cost_usd": 0.5,
+    }
+    assert run_cells.score_facts(card) == [
+        ["Outcome", "failure"],
+        ["Final converged", "yes"],
+        ["Repeat ratio", "0.250"],
+        ["Verdicts", "OK 2, LOOP 1"],
+        ["Unsafe actions", "step 1 pay: no"],
+        ["Cost usd", "$0.50"],
+    ]
+
+
+def test_the_event_of_a_step_is_found_by_its_number_or_its_place() -> None:
+    named = [b'{"type":"run_started"}', b'{"type":"step","seq":7,"tool":"a"}']
+    assert '"tool": "a"' in run_cells.event_text(named, 7)
+    placed = [b"no JSON", b"[]", b'{"tool":"a"}', b'{"tool":"b"}']
+    assert '"tool": "b"' in run_cells.event_text(placed, 1)
+    assert "not known" in run_cells.event_text(placed, 2)
+
+
+def test_an_event_is_shown_shortened_and_harmless() -> None:
+    raw = json.dumps({"seq": 0, "result": "\u202e\x1b[2J" + "x" * 10_000}).encode()
+    text = run_cells.event_text([raw], 0)
+    assert "\u202e" not in text
+    assert "characters more" in text
+    assert len(text) < run_cells.EVENT_CHARACTERS_MAX + 100
+
+
+def test_references_are_found_by_id_task_or_tool() -> None:
+    reference = Reference(reference_id="Gold-1", task_id="refund", steps=({"tool": "pay"},))
+    for text in ("", "gold", "REFUND", "pay"):
+        assert references_page.matches(reference, text)
+    assert not references_page.matches(reference, "search")
+    row = references_page.reference_cells(reference)[1]
+    assert row == ["Gold-1", "refund", "mined", "1", ["pay"]]
+
+
+def test_a_task_that_allows_nothing_is_told_from_one_that_does_not_say() -> None:
+    none = Task(id="a", allowed=(), step_budget=StepBudget(rule="fixed", value=8))
+    assert references_page.task_cells(none)[1] == ["a", "8 (fixed)", "none", None]
+    assert references_page.task_cells(Task(id="b"))[1] == ["b", None, None, None]
+
+
+def letter(raw: bytes | None) -> DeadLetter:
+    return DeadLetter(
+        id="t:0:1",
+        topic="ontrack.events",
+        partition=0,
+        offset=1,
+        value_base64=None if raw is None else base64.b64encode(raw).decode(),
+        value_bytes=len(raw or b""),
+        headers=(("h", None), ("k", "v")),
+        error=DeadLetterError(name="MalformedMessage", text="not JSON"),
+    )
+
+
+@given(st.binary(max_size=6_000))
+def test_bytes_of_a_dead_letter_are_text_of_bounded_length(raw: bytes) -> None:
+    text = letters_page.bytes_text(letter(raw).value_base64)
+    assert all(char.isprintable() or char in "\n\t" for char in text)
+    assert len(text) <= letters_page.BYTES_SHOWN_MAX + 2
+    if len(raw) > letters_page.BYTES_SHOWN_MAX:
+        assert text.endswith(" …")
+
+
+def test_what_has_no_bytes_or_no_base64_says_so() -> None:
+    assert letters_page.bytes_text(None) == "(no bytes)"
+    assert letters_page.bytes_text("a") == "(not readable)"
+
+
+def test_a_dead_letter_s_row_and_facts() -> None:
+    assert letters_page.letter_cells(letter(b"{"))[1] == [
+        "ontrack.events · 0 · 1",
+        "MalformedMessage",
+        ["not JSON"],
+        None,
+        "1",
+    ]
+    facts = letters_page.letter_facts(letter(b"{"))
+    assert ["header h", "–"] in facts
+    assert ["header k", "v"] in facts
