@@ -2,11 +2,12 @@
 BIN := .venv/bin
 PINNED := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: help setup demo test check bench faults kafka kafka-stop clean
+.PHONY: help setup demo test test-long check bench faults kafka kafka-stop clean
 
 help:
 	@echo "make demo        watch bundled agent runs being judged, no broker needed"
 	@echo "make test        all tests; those with Kafka start a broker of their own"
+	@echo "make test-long   the tests that take long as well, and more examples of every property"
 	@echo "make check       lint, format, types, layers"
 	@echo "make bench       what one step costs on this machine"
 	@echo "make faults      kill workers and brokers under load, compare all verdicts (half an hour)"
@@ -27,6 +28,9 @@ demo: .venv/.installed
 
 test: .venv/.installed-dev
 	@scripts/test
+
+test-long: .venv/.installed-dev
+	@scripts/test long
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

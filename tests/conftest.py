@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -13,11 +14,14 @@ from tests.broker import (
     LocalBroker,
     check_reachable,
 )
+from tests.long import LONG
 
 # No test asserts on time, so none may fail because the machine was busy.
-# Fifty examples a property: a full run stays well below a quarter of an hour on two cores.
-hypothesis_settings.register_profile("ontrack", deadline=None, max_examples=50)
-hypothesis_settings.load_profile("ontrack")
+# Few examples a property: `make test` stays well below a quarter of an hour on two cores. The other
+# profile is for `make test-long`.
+hypothesis_settings.register_profile("short", deadline=None, max_examples=20)
+hypothesis_settings.register_profile("long", deadline=None, max_examples=200)
+hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 BROKER_FIXTURES = {"broker", "own_broker"}
 
@@ -25,6 +29,9 @@ BROKER_FIXTURES = {"broker", "own_broker"}
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if any(name.startswith(pattern) or fnmatchcase(name, pattern) for pattern in LONG):
+            item.add_marker("long")
         if BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")
 

@@ -201,7 +201,7 @@ def catalogue(
             "dead-letters",
             "messages that could not be used, with their original bytes",
             "key of the original message",
-            output | _size(8 * MIB),
+            _deleted(retention_ms + SEGMENT_MS) | _size(8 * MIB),
             DeadLetter,
         ),
         # Only a worker reads them; nothing is lost with them but time.

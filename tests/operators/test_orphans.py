@@ -131,7 +131,7 @@ calls = st.sampled_from(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(calls, max_size=12))
 def test_off_track_is_what_counting_the_last_different_calls_says(steps: list[Step]) -> None:
     """Oracle: the whole run is kept, and orphans are counted by hand."""
@@ -151,7 +151,7 @@ def test_off_track_is_what_counting_the_last_different_calls_says(steps: list[St
             assert signal.name is (VerdictName.OFF_TRACK if strangers >= 2 else expected)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(calls, max_size=12))
 def test_every_finding_has_a_reason_and_names_steps_that_were(steps: list[Step]) -> None:
     for seq, signal in enumerate(SHOP.judge(steps)):

@@ -131,7 +131,7 @@ def by_the_book(problem: Problem, params: SolverParams, k: int) -> textbook.Stat
 
 
 @given(problems(), solver_params)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_textbook_and_engine_give_the_same_couplings(
     problem: Problem, params: SolverParams
 ) -> None:

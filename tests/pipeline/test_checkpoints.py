@@ -95,7 +95,7 @@ async def lived(script: list[tuple[str, Any]], checkpoints: bool) -> FakeKafka:
     return kafka
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.one_of(
@@ -245,7 +245,7 @@ PLAIN_EVENT = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.one_of(
@@ -296,7 +296,7 @@ def watched(patch: pytest.MonkeyPatch, owners: list[Any]) -> tuple[Fold, list[in
     return fold, early
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.booleans(),
     st.lists(

@@ -453,6 +453,7 @@ class TestTopics:
         assert document["asyncapi"].startswith("3.")
         addresses = {channel["address"] for channel in document["channels"].values()}
         internal = {
+            "ontrack.fleet-states",
             "ontrack.snapshots",
             "ontrack.owners",
         }  # between workers, nobody else's business

@@ -308,7 +308,7 @@ many_headers = st.builds(
 ).filter(lambda headers: sum(len(n) + len(v or b"") for n, v in headers) < 20 * MIB)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(key=st.none() | long_bytes, value=long_bytes, headers=many_headers)
 def test_whatever_is_quarantined_its_letter_fits_on_the_topic_and_never_comes_back_cut(
     key: bytes | None, value: bytes, headers: Headers

@@ -174,7 +174,7 @@ async def test_it_can_be_cancelled_while_it_waits(cluster: FakeCluster) -> None:
         await task
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(
     st.lists(st.sampled_from(["ok", "ok", "ok", "refused", "lost", "unsure"]), max_size=40),
     st.lists(st.integers(1, 7), min_size=1, max_size=4),

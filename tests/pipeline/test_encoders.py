@@ -52,7 +52,7 @@ def test_an_encoder_says_its_name_and_dimension(name: str, full_name: str, dimen
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=st.lists(st.text(max_size=80), max_size=12))
 def test_rows_are_unit_or_zero_and_never_depend_on_the_batch(name: str, texts: list[str]) -> None:
     encoder = make_encoder(name)

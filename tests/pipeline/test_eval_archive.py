@@ -160,7 +160,7 @@ class TestWhatIsRefused:
         with pytest.raises(BadArchive, match="overlap"):
             read(content[:entry] + directory + b"PK\x05\x06" + tail)
 
-    @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def test_a_damaged_archive_is_an_error_of_the_file_or_gives_what_it_held(self, tmp_path, data):
         method = data.draw(st.sampled_from([0, 8, 93]))

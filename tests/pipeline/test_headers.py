@@ -81,7 +81,7 @@ any_messages = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(any_messages, st.sampled_from(sorted(CODECS))), max_size=3))
 def test_whatever_headers_and_codecs_senders_use_every_message_is_read(
     batches: list[tuple[list[Message], str]],

@@ -152,7 +152,7 @@ def test_no_step_is_earlier_than_the_one_before_it() -> None:
         assert times == sorted(times, key=lambda time: time or start)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from(KINDS),
     st.lists(strategies.steps(), min_size=1, max_size=6),

@@ -198,7 +198,7 @@ TASKS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(profile_names()), st.lists(TASKS, max_size=2), st.lists(CONTRACTS, max_size=2)
 )
@@ -273,7 +273,7 @@ publications = st.tuples(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(publications, st.lists(st.integers(0, 6), max_size=3)), max_size=8))
 def test_knowledge_is_what_the_history_says_however_questions_and_news_alternate(
     plays: list[tuple[tuple[str, str, str | None, int], list[int]]],

@@ -689,7 +689,7 @@ async def played(kafka: FakeKafka, script: Sequence[tuple[str, Any]]) -> Partiti
     return owner
 
 
-@settings(max_examples=150)
+@settings(max_examples=30)
 @given(st.lists(plays, max_size=14), st.frozensets(st.integers(0, 30), max_size=5))
 def test_whatever_is_lost_repeated_or_restarted_all_is_said_and_nothing_else(
     script: list[tuple[str, Any]], holes: frozenset[int]

@@ -49,7 +49,7 @@ REFERENCE = {
 
 T = TypeVar("T")
 
-fuzzed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzzed = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def attempted(read: Callable[[Path], Sequence[T]], path: Path) -> Sequence[T]:

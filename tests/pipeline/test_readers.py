@@ -377,7 +377,7 @@ class TestTraceFiles:
         assert all(isinstance(error, MessageTooLarge) for *_, error in bad)
 
     @pytest.mark.parametrize("name", sorted(TRACE_FILES))
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def test_damage_gives_an_error_with_its_place_or_what_stands_in_the_file(
         self, tmp_path, name, data

@@ -156,7 +156,7 @@ def test_a_waiting_step_counts_as_life_of_its_run() -> None:
     assert state.heard_ms == {"a": 1_700_000_000_001}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_whatever_overtakes_what_the_run_says_the_same_as_in_order(data: st.DataObject) -> None:
     """Oracle: the same steps, sorted."""
@@ -168,7 +168,7 @@ def test_whatever_overtakes_what_the_run_says_the_same_as_in_order(data: st.Data
     assert said(shuffled) == said(straight)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 9), max_size=25),
     st.integers(1, 4),

@@ -97,7 +97,7 @@ def test_a_clean_run_tells_a_whole_story() -> None:
     assert policy.seq in (refund.parents or ())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs)
 def test_events_are_well_formed(run: SimulatedRun) -> None:
     assert [step.seq for step in run.steps] == list(range(len(run.steps)))
@@ -374,7 +374,7 @@ def test_desks_have_tools_of_all_effects_and_one_that_polls() -> None:
     assert {name for name, contract in CONTRACTS.items() if contract.poll} >= {"build_status"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(run=runs)
 def test_arguments_are_those_that_the_contract_asks_for(run: SimulatedRun) -> None:
     for step in run.steps:

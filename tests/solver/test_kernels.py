@@ -70,7 +70,7 @@ def event(problem: Problem, params: SolverParams, before: Coupling, steps: int) 
 
 
 @needs_numba
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params)
 def test_every_event_of_a_stream_is_the_same_on_both_kernels(
     problem: Problem, params: SolverParams
@@ -87,7 +87,7 @@ def test_every_event_of_a_stream_is_the_same_on_both_kernels(
 
 
 @needs_numba
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     problem=problems(steps_max=30, size_max=30),
     seed=st.integers(0, 2**32 - 1),
@@ -120,7 +120,7 @@ def test_from_any_coupling_parts_and_whole_are_the_same_on_both_kernels(
 
 
 @needs_numba
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params)
 def test_a_converged_solve_is_the_same_on_both_kernels(
     problem: Problem, params: SolverParams
@@ -200,7 +200,7 @@ def next_problem() -> Problem:
 
 
 @needs_numba
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.floats(-760, 720))
 @example(0.0)
 @example(-745.0)
@@ -218,7 +218,7 @@ def test_the_compiled_exponential_is_numpys(x: float) -> None:
 
 
 @needs_numba
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.floats(1e-300, 1e300))
 @example(1e-300)
 @example(1.0)

@@ -38,7 +38,7 @@ def test_one_step_matched_to_one_node_by_hand() -> None:
     assert value[0] == pytest.approx(by_hand, abs=1e-14)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params, seed=st.integers(0, 2**32 - 1))
 def test_every_term_agrees_with_the_slow_twin(
     problem: Problem, params: SolverParams, seed: int
@@ -77,14 +77,14 @@ def test_every_term_agrees_with_the_slow_twin(
     assert ((leakage >= 0) & (leakage <= 1)).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 def test_clipping_the_gradient_removes_rounding_only(problem: Problem, seed: int) -> None:
     plan = random_plan(problem, seed)
     assert objective.linearise(problem.distance, plan, problem.arrays).min() > -1e-12
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params, seed=st.integers(0, 2**32 - 1))
 def test_theta_times_the_gradient_is_the_slope_of_the_quadratic_term(
     problem: Problem, params: SolverParams, seed: int
@@ -105,7 +105,7 @@ def test_theta_times_the_gradient_is_the_slope_of_the_quadratic_term(
     np.testing.assert_allclose(slope, (gradient * direction).sum(axis=(1, 2)), atol=1e-8)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params, seed=st.integers(0, 2**32 - 1))
 def test_a_redundant_leaf_without_mass_raises_the_objective_by_exactly_lambda_mu(
     problem: Problem, params: SolverParams, seed: int

@@ -44,7 +44,7 @@ def test_a_first_step_that_fits_the_first_node_leaks_nothing_and_a_foreign_one_l
     assert leaks[1] > 0.8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params)
 def test_a_stream_agrees_with_the_slow_twin_at_every_event(
     problem: Problem, params: SolverParams
@@ -86,7 +86,7 @@ def test_a_stream_agrees_with_the_slow_twin_at_every_event(
             assert not coupling.v[k, m:].any()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), params=solver_params)
 def test_a_reference_is_aligned_the_same_alone_and_in_a_batch(
     problem: Problem, params: SolverParams
@@ -114,7 +114,7 @@ def last_step(problem: Problem, before: Coupling, params: SolverParams) -> Coupl
     )[0]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 def test_relabelling_the_steps_permutes_the_rows_and_nothing_else(
     problem: Problem, seed: int

@@ -321,9 +321,14 @@ def recorded(spans):
     }
 
 
+def call_of(result, tool, call_id):
+    """What tells a call from others: two records of it have one id, and results of their own."""
+    return result if call_id is None else (tool, call_id)
+
+
 class TestAnyOrder:
     @given(traces(), st.data())
-    @settings(max_examples=300)
+    @settings(max_examples=30)
     def test_order_partition_and_repetition_change_no_step_and_no_run(self, spans, data):
         sent = data.draw(st.permutations([*spans, *data.draw(st.lists(st.sampled_from(spans)))]))
         live, events, at_s = LiveSpans(settle_s=SETTLE_S), [], 0.0
@@ -350,7 +355,7 @@ class TestAnyOrder:
         assert not live.waiting_places
 
     @given(traces(), st.data())
-    @settings(max_examples=100)
+    @settings(max_examples=30)
     def test_spans_that_come_too_late_are_still_told_once(self, spans, data):
         live, events, at_s = LiveSpans(settle_s=SETTLE_S, spans_max=4), [], 0.0
         for one in data.draw(st.permutations([*spans, *spans])):
@@ -359,8 +364,9 @@ class TestAnyOrder:
         events += live.rest()
         steps = [event.result for event in events if event.type == "step"]
         assert len(set(steps)) == len(steps)
-        expected = {key[1] for key in recorded(spans)}
-        assert expected <= set(steps)  # of two records of one call, both may be told
+        # Of two records of one call either may be told, or both.
+        told = {call_of(s.result, s.tool, s.call_id) for s in events if s.type == "step"}
+        assert {call_of(*key[1:4]) for key in recorded(spans)} <= told
 
     @given(st.recursive(st.none() | st.text() | st.integers(), st.lists, max_leaves=5), st.data())
     def test_damaged_documents_raise_nothing_but_invalid_events(self, junk, data):

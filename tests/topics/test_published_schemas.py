@@ -371,7 +371,7 @@ def closed(schema: Any) -> Any:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data(), st.sampled_from(TOPICS))
 def test_what_was_sent_by_the_old_schema_is_valid_by_a_compatible_one(
     data: st.DataObject, topic: str
@@ -384,7 +384,7 @@ def test_what_was_sent_by_the_old_schema_is_valid_by_a_compatible_one(
     validator(new).validate(sent)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data(), st.sampled_from(TOPICS))
 def test_the_reverse_of_a_widening_is_named_where_it_happened(
     data: st.DataObject, topic: str

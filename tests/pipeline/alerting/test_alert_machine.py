@@ -234,7 +234,7 @@ def taken_by(settings: AlertSettings, found: Alert) -> list[str]:
     return [name for name, has_sinks in names if has_sinks]
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=60)
 @given(routes_of, steps)
 def test_nothing_is_lost_each_alert_is_delivered_counted_or_waits(
     routes: list[dict[str, Any]], given_steps: list[tuple[Any, float]]

@@ -88,7 +88,7 @@ moves = st.one_of(
 quiet = st.none() | st.just({"from": "22:00", "to": "07:00"})
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=60)
 @given(
     st.lists(moves, min_size=10, max_size=80),
     st.sampled_from([0, 30, 300]),

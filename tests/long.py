@@ -1,0 +1,43 @@
+"""Which tests `make test` leaves to `make test-long`: each takes long, and has a shorter sister.
+
+A quarter of an hour on two cores is the limit of `make test`. What stands here is a second way to
+look at something that a test outside of this table looks at already.
+"""
+
+from __future__ import annotations
+
+LONG = (
+    # On a broker. Kept: kill -9 of workers, one worker killed, alerts and spans killed half-way.
+    "simulation/test_rebalance.py",
+    "simulation/test_faults.py::*broker killed*",
+    "pipeline/test_more_partitions.py",
+    "pipeline/test_bench_load.py::test_a_killed_worker_is_ready_again*",
+    "pipeline/test_bench_pipeline.py::test_the_command_measures_all_six*",
+    "pipeline/test_kafka.py::test_a_worker_that_was_stopped_begins_again*",
+    "pipeline/test_order.py::test_steps_that_overtook*",
+    "pipeline/test_otlp_source.py::test_who_follows_a_reader_that_died*",
+    "pipeline/test_otlp_source.py::test_a_broker_that_is_killed*",
+    "pipeline/alerting/test_alerts_kafka.py::test_processes_that_come_and_go*",
+    "pipeline/alerting/test_alerts_kafka.py::test_a_broker_that_goes_away*",
+    "pipeline/alerting/test_alerts_kafka.py::test_a_first_start_tells*",
+    # In a browser. Kept: a run goes from OK to LOOP, filters, the run's page, hostile content, two
+    # thousand runs, accessibility at a desk in the light.
+    "pipeline/dashboard/test_browser.py::test_axe*[[]desktop-dark*",
+    "pipeline/dashboard/test_browser.py::test_axe*[[]phone*",
+    "pipeline/dashboard/test_browser.py::test_a_daemon_that_went_away*",
+    "pipeline/dashboard/test_browser.py::test_a_source_that_is_not_there*",
+    "pipeline/dashboard/test_browser.py::test_the_demo_needs_nothing*",
+    "pipeline/dashboard/test_browser.py::test_an_empty_page*",
+    # Documents whose commands are many; README's and those of the hosts are run each time.
+    "test_docs.py::*docs/bad-input.md*",
+    "test_docs.py::*docs/contracts.md*",
+    "test_docs.py::*docs/distance.md*",
+    "test_docs.py::*docs/scoring.md*",
+    "test_docs.py::*docs/references.md*",
+    "test_docs.py::*docs/evaluation.md*",
+    # Whole commands whose parts have tests of their own.
+    "pipeline/evaluation/test_calibration.py::test_the_same_seed*",
+    "pipeline/serving/test_exporter.py::*NoCompression*",
+    "pipeline/serving/test_exporter.py::test_a_conversation_goes_on*",
+    "pipeline/test_readers.py::*test_memory_does_not_grow*",
+)
