@@ -20,6 +20,10 @@ LONG = (
     "pipeline/alerting/test_alerts_kafka.py::test_processes_that_come_and_go*",
     "pipeline/alerting/test_alerts_kafka.py::test_a_broker_that_goes_away*",
     "pipeline/alerting/test_alerts_kafka.py::test_a_first_start_tells*",
+    "pipeline/alerting/test_alerts_kafka.py::test_what_waits_in_a_window*",
+    "pipeline/test_kafka.py::test_a_cold_start_says_nothing_twice*",
+    "pipeline/dashboard/test_feeds.py::test_the_kafka_feed_is_down*",
+    "pipeline/test_order.py::test_a_step_that_never_comes*",
     # In a browser. Kept: a run goes from OK to LOOP, filters, the run's page, hostile content, two
     # thousand runs, accessibility at a desk in the light.
     "pipeline/dashboard/test_browser.py::test_axe*[[]desktop-dark*",
@@ -28,6 +32,9 @@ LONG = (
     "pipeline/dashboard/test_browser.py::test_a_source_that_is_not_there*",
     "pipeline/dashboard/test_browser.py::test_the_demo_needs_nothing*",
     "pipeline/dashboard/test_browser.py::test_an_empty_page*",
+    "pipeline/dashboard/test_browser.py::test_columns_sort*",
+    "pipeline/dashboard/test_browser.py::test_the_theme_is*",
+    "pipeline/dashboard/test_browser.py::test_references_are_listed*",
     # Documents whose commands are many; README's and those of the hosts are run each time.
     "test_docs.py::*docs/bad-input.md*",
     "test_docs.py::*docs/contracts.md*",
@@ -37,6 +44,11 @@ LONG = (
     "test_docs.py::*docs/evaluation.md*",
     # Whole commands whose parts have tests of their own.
     "pipeline/evaluation/test_calibration.py::test_the_same_seed*",
+    "pipeline/evaluation/test_processes.py",
+    "pipeline/evaluation/test_tables.py::test_the_report_has_every_table*",
+    "pipeline/sdk/test_sync.py::test_a_program_whose_monitor_is_gone*",
+    "pipeline/test_score_files.py::test_memory_is_flat*",
+    "pipeline/test_cli.py::TestReplay::test_compressed_files*",
     "pipeline/serving/test_exporter.py::*NoCompression*",
     "pipeline/serving/test_exporter.py::test_a_conversation_goes_on*",
     "pipeline/test_readers.py::*test_memory_does_not_grow*",

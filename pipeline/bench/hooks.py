@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import sys
@@ -79,6 +80,8 @@ async def measure(settings: Settings, rate: float, seconds: float) -> Times:
         The daemon does not start, or answers with an error.
     """
     load = requests_of(int(rate * seconds), seed=1)
+    gc.collect()
+    gc.disable()  # of this process, the instrument; the daemon has its own
     async with daemon(settings) as url, aiohttp.ClientSession() as session:
         bare = await _bare(session, f"{url}/healthz", rate, len(load) // 4)
         hooks, answers = await _hooks(session, url + HOOKS_PATH, load, rate)
