@@ -5,12 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -23,12 +19,11 @@ import pytest
 from ontrack.pipeline.workplace import contracts, references
 from ontrack.topics import codecs
 from ontrack.topics.events import Event
+from tests.pipeline.serving.served import Listening
 
 ARTEFACTS = Path(__file__).parents[3] / ".cache" / "screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-START_S_MAX = 60.0
 WAIT_MS = 20_000
-_ADDRESS = re.compile(r"ontrack dashboard: (http://[^,\s]+)")
 
 
 def needed(module: str) -> Any:
@@ -50,37 +45,12 @@ def browser_path() -> str:
     pytest.skip(reason)
 
 
-class Dashboard:
-    """One process."""
+class Dashboard(Listening):
+    """One ``ontrack dashboard``, or the demo with one."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         command = () if arguments[:1] == ("demo",) else ("dashboard",)
-        self.log = folder / "dashboard.log"
-        program = "from ontrack.pipeline.cli import main; main()"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program, *command, *arguments, "--port", "0"],
-                env=os.environ | {"ONTRACK_ENCODER": "hashing"} | environment,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-            )
-        self.url = self._address()
-
-    def _address(self) -> str:
-        end = time.monotonic() + START_S_MAX
-        while time.monotonic() < end and self.process.poll() is None:
-            found = _ADDRESS.search(self.log.read_text())
-            if found:
-                return found.group(1)
-            time.sleep(0.05)
-        raise AssertionError(f"did not start: {self.log.read_text()}")
-
-    def stop(self) -> int:
-        """End it; return its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        super().__init__(folder, "dashboard", *command, *arguments, "--port", "0", **environment)
 
 
 @contextmanager

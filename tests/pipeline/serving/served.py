@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +21,64 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "mcp__shop__find_order", "effect": "read", "produces": ["result.order"]},
     {"name": "mcp__shop__refund", "effect": "destructive", "consumes": ["args.order"]},
 ]
-_ADDRESS = re.compile(r"ontrack serve: (http://[^,\s]+)")
 START_S_MAX = 60.0
 QUIET_S = 0.3
 
 
-class Served:
-    """One process."""
+class Listening:
+    """A command in a process of its own that says where it listens.
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        self.out, self.log = folder / "serve.out", folder / "serve.log"
+    Parameters
+    ----------
+    name
+        What it calls itself where it says so; its log is ``name.log``.
+    out
+        Where its standard output goes; else to the log as well.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *command: str,
+        out: Path | None = None,
+        **environment: str,
+    ) -> None:
+        self.log = folder / f"{name}.log"
         program = "from ontrack.pipeline.cli import main; main()"
-        with self.out.open("ab") as out, self.log.open("wb") as log:
+        with self.log.open("wb") as log, ExitStack() as files:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", program, "serve", "--port", "0", "--json", *arguments],
+                [sys.executable, "-c", program, *command],
                 env=os.environ | {"ONTRACK_ENCODER": "hashing"} | environment,
-                stdout=out,
+                stdout=log if out is None else files.enter_context(out.open("ab")),
                 stderr=log,
                 cwd=folder,
             )
-        self.url = self._address()
+        self.url = self._address(re.compile(rf"ontrack {name}: (http://[^,\s]+)"))
 
-    def _address(self) -> str:
+    def _address(self, said: re.Pattern[str]) -> str:
         end = time.monotonic() + START_S_MAX
         while time.monotonic() < end and self.process.poll() is None:
-            found = _ADDRESS.search(self.log.read_text())
+            found = said.search(self.log.read_text())
             if found:
                 return found.group(1)
             time.sleep(0.05)
         raise AssertionError(f"did not start: {self.log.read_text()}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it; return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+
+class Served(Listening):
+    """One ``ontrack serve``."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.out = folder / "serve.out"
+        command = ("serve", "--port", "0", "--json", *arguments)
+        super().__init__(folder, "serve", *command, out=self.out, **environment)
 
     def outputs(self) -> list[dict[str, Any]]:
         """What it has printed: it does so beside its answers, so until it is quiet for a moment."""
@@ -58,12 +87,6 @@ class Served:
             before = now
             time.sleep(QUIET_S)
         return [json.loads(line) for line in self.out.read_text().splitlines()]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """End it; return its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(timeout=30)
 
 
 def tools_file(folder: Path) -> str:
