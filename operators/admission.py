@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from rpds import HashTrieMap
-
 from ontrack.operators.canonical import canonical_json
+from ontrack.operators.seen import SeenSteps
 from ontrack.topics.errors import ConflictingDuplicate, EventAfterEnd, RunTooLong
 from ontrack.topics.events import Event, Proposal, Step
 
@@ -25,9 +24,7 @@ class Admission:
     duplicate: bool = False
 
 
-def admit(
-    run_id: str, seen: HashTrieMap[int, bytes], highest: int, steps_max: int, event: Step
-) -> Admission:
+def admit(run_id: str, seen: SeenSteps, highest: int, steps_max: int, event: Step) -> Admission:
     """Give a step its place in the run.
 
     Arrival order where ``seq`` is missing. A gap and a late step are accepted and flagged; the
@@ -82,7 +79,7 @@ def content_digest(event: Step) -> bytes:
     return hashlib.blake2b(canonical_json(content), digest_size=8).digest()
 
 
-def _is_span_again(event: Step, digest: bytes, seen: HashTrieMap[int, bytes], highest: int) -> bool:
+def _is_span_again(event: Step, digest: bytes, seen: SeenSteps, highest: int) -> bool:
     """Tell whether a step without a number is a span that has been seen lately.
 
     One that does not say when it began is none: dropping equal calls that only share the span

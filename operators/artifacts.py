@@ -19,10 +19,12 @@ from typing import Any
 import orjson
 
 from ontrack.operators.limits import require
+from ontrack.operators.marks import marked_parts
 from ontrack.topics.events import Call
 from ontrack.topics.knowledge import ReferenceStep, ToolContract
 
 _TOKEN = re.compile(r"[#@\w./\\:\-]{3,200}")
+_SPACE = re.compile(r"\s")
 # A digit or one of _ @ # in it, a file name with a suffix, or a path of two slashes or more:
 # "well-known", "and/or" and "e.g." are prose.
 _LOOKS_LIKE_ID = re.compile(r"[0-9_#@]|\w\.[A-Za-z]{2,5}$|/.*/|/[\w-]+\.\w|^/\w")
@@ -200,13 +202,11 @@ def _identifiers(params: ArtifactParams, value: Any) -> tuple[str, ...]:
     for text in _scalars(value, params.characters_max):
         if len(found) >= params.ids_per_step_max:
             break
-        if len(text) <= params.id_characters_max and not any(map(str.isspace, text)):
+        if len(text) <= params.id_characters_max and _SPACE.search(text) is None:
             if _is_id(text):
                 found[text] = None
             continue
-        for token in _TOKEN.findall(text):
-            if _LOOKS_LIKE_ID.search(token) is None:
-                continue  # prose, by far the most
+        for token in _tokens(text):
             bare = token.strip(".:-")
             place = _PLACE_IN_FILE.fullmatch(bare)
             bare = bare if place is None else place.group(1)
@@ -215,6 +215,14 @@ def _identifiers(params: ArtifactParams, value: Any) -> tuple[str, ...]:
                 if len(found) >= params.ids_per_step_max:
                     break
     return tuple(found)
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """Yield what looks like an id, marks around it included."""
+    for part in marked_parts(text):
+        for token in _TOKEN.findall(part):
+            if _LOOKS_LIKE_ID.search(token) is not None:
+                yield token
 
 
 def _is_id(text: str) -> bool:

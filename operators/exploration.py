@@ -128,7 +128,7 @@ class ExplorationSignal:
 
 def classify(params: ExplorationParams, alignment: Alignment, node: int) -> Match:
     """Secondary check of one node on the best reference, under the unmasked cost."""
-    costs = alignment.cost[node]
+    costs = alignment.cost_of(node)
     near = costs < params.near_cost
     if not near.any():
         return Match.ORPHAN
@@ -156,7 +156,7 @@ def step(
         Nodes of which this event consumed an artifact. A branch is validated only by a step that
         has a place itself: an orphan that uses an orphan proves nothing.
     """
-    node = len(alignment.leakages) - 1
+    node = alignment.node
     leaks = alignment.leakage > params.leak_threshold
     branches = _branches(params, state, node) if leaks else state.branches
     inversion: int | None = None
@@ -205,7 +205,7 @@ def step(
 def _absorbed(params: ExplorationParams, alignment: Alignment, node: int) -> bool:
     """Tell whether a node that became active with this event is the pending step's counterpart."""
     newly = alignment.reachable_now & ~alignment.reachable
-    return bool((alignment.cost[node][newly] < params.near_cost).any())
+    return bool((alignment.cost_of(node)[newly] < params.near_cost).any())
 
 
 def _branches(

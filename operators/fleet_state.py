@@ -25,7 +25,7 @@ from typing import Any, Final
 from rpds import HashTrieMap
 
 from ontrack.topics.errors import InvalidSettings, InvalidSnapshot
-from ontrack.topics.fleet import MINUTE_MS, GroupKey
+from ontrack.topics.fleet import MINUTE_MS, NAME_MAX, GroupKey
 
 _KIND: Final = "fleet-1"
 
@@ -261,6 +261,8 @@ def load(parts: Any) -> FleetState:
 
 def _loaded(scalars: Any, bases: Any, windows: Any, runs: Any, ended: Any) -> FleetState:
     groups = [GroupKey(*row[:3]) for row in bases]
+    if any(len(name or "") > NAME_MAX for group in groups for name in group):
+        raise ValueError("a name that is too long for a line")  # no worker got past that line
     by_minute: dict[int, HashTrieMap[GroupKey, Window]] = {}
     for minute, place, *values in windows:
         at = by_minute.get(minute, HashTrieMap())

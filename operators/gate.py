@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from ontrack.operators import pooling
 from ontrack.operators.artifacts import ArtifactParams, absent_arguments, extract
 from ontrack.operators.canonical import tool_distance
 from ontrack.operators.ledger import LedgerState
@@ -22,7 +23,7 @@ from ontrack.operators.transport import TransportState
 from ontrack.operators.vectors import StepVectors
 from ontrack.solver import cost, frontier, objective, structure
 from ontrack.solver.cost import CostWeights
-from ontrack.solver.problem import SolverParams
+from ontrack.solver.problem import ReferenceArrays, SolverParams
 from ontrack.topics.events import Call
 from ontrack.topics.knowledge import Effect, ToolContract
 from ontrack.topics.verdicts import Reason
@@ -194,11 +195,11 @@ def _proposal_match(
     Reading the frontier that the last event used would be one event stale and block valid calls
     (section 8).
     """
-    arrays = references.arrays
+    names, arrays, transport = pooling.members(references, transport)
     column_mass = objective.column_mass(transport.coupling.plan)
     now = frontier.frontier(column_mass, arrays, solver)
-    best = _current_best(solver, references, transport, hops, now)
-    size = int(arrays.sizes[best])
+    place = _current_best(solver, arrays, transport, hops, now)
+    best, size = names[place], int(arrays.sizes[place])
     begin = best * references.width
     cells = slice(begin, begin + size)
     tools = np.array([tool_distance(call.tool, other) for other in references.tools[cells]])
@@ -219,9 +220,9 @@ def _proposal_match(
             text=text,
         )
     near = np.flatnonzero(costs < params.match_cost_max)
-    open_nodes = now.active[best] | now.satisfied[best]
+    open_nodes = now.active[place] | now.satisfied[place]
     if not open_nodes[near[costs[near] <= costs[nearest] + 1e-9]].any():
-        parents = np.flatnonzero(arrays.parents[best, nearest] & ~now.satisfied[best])
+        parents = np.flatnonzero(arrays.parents[place, nearest] & ~now.satisfied[place])
         wanted = ", ".join(references.tools[begin + parent] for parent in parents)
         text = f"{call.tool} comes too early: reference {name} does {wanted} before it"
         return best, Reason(signal="frontier", value=0.0, threshold=solver.kappa, text=text)
@@ -230,23 +231,22 @@ def _proposal_match(
 
 def _current_best(
     solver: SolverParams,
-    references: ReferenceSet,
+    arrays: ReferenceArrays,
     transport: TransportState,
     hops: Hops,
     now: frontier.Frontier,
 ) -> int:
     """Index of the reference that the run follows now (lowest loss of the current coupling)."""
     plan = transport.coupling.plan
-    if plan.shape[1] == 0 or references.count == 1:
+    if plan.shape[1] == 0 or arrays.count == 1:
         return 0
-    mass = np.full(plan.shape[1], 1.0 / references.arrays.mean_size)
     losses = objective.diagnostic_loss(
-        transport.cost.astype(np.float64),
+        transport.solver_cost(transport.cost),
         structure.distances(hops),
         plan,
-        mass,
+        transport.masses(plan.shape[1], arrays.mean_size),
         now.marginal,
-        references.arrays,
+        arrays,
         solver,
     )
-    return int(losses.argmin())
+    return int(transport.full_losses(losses).argmin())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from rpds import HashTrieMap
 
@@ -147,15 +148,14 @@ def _enter(
     produced = entry.produced
     if is_product and (produced is None or here[0] < produced[0]):
         produced = here
+    if not entry.waiting:
+        return Entry(surfaced, produced), ()
     late = tuple(waiting for waiting in entry.waiting if waiting[0] > here[0])
-    still = (
-        tuple(waiting for waiting in entry.waiting if waiting[0] <= here[0])
-        if late
-        else entry.waiting
-    )
+    still = tuple(waiting for waiting in entry.waiting if waiting[0] <= here[0])
     return Entry(surfaced, produced, still), late
 
 
+@lru_cache(maxsize=4096)  # a step asks for each id twice, and ids come back; none is long
 def _key(artifact: str) -> int:
     digest = hashlib.blake2b(artifact.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

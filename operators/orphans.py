@@ -30,6 +30,8 @@ from ontrack.topics.verdicts import Authority, Reason, VerdictName
 UNKNOWN_TOOL, STRANGERS, ORPHANS = "unknown_tool", "strangers", "orphans"
 PARENT_TOOL = "parent_tool"
 
+_OUT_OF_REACH = np.float32(2.0)  # beyond any cost
+
 
 @dataclass(frozen=True, slots=True)
 class OrphanParams:
@@ -175,12 +177,11 @@ def _usable(
     references: ReferenceSet, row: npt.NDArray[np.float32], without: int
 ) -> npt.NDArray[np.float32]:
     """Return the row with padding, and references that are left out, out of reach."""
-    width = np.arange(references.width)
-    shut = width[None, :] >= references.arrays.sizes[:, None]
-    for index in range(references.count):
+    usable = np.where(references.arrays.valid, row, _OUT_OF_REACH)
+    for index in range(references.count if without else 0):
         if without >> index & 1:
-            shut[index] = True
-    return np.where(shut, np.float32(2.0), row)
+            usable[index] = _OUT_OF_REACH
+    return usable
 
 
 def _is_stranger(

@@ -83,7 +83,8 @@ def scalars(value: Any, keys: bool = False) -> Iterator[tuple[str, Any]]:
 
 def joined(path: str, name: str) -> str:
     """Return the path of a name below a path; what is too long is shortened to a digest."""
-    name = _shortened(name, _NAME)
+    if len(name) > _NAME:
+        name = _shortened(name, _NAME)
     return f"{_shortened(path, _PATH)}.{name}" if path else name
 
 
@@ -106,6 +107,11 @@ def _children(path: str, item: dict[Any, Any], keys: bool) -> Iterator[tuple[str
 
 def _looks_like_key(name: str) -> bool:
     """Tell an id used as a key from a field's name: it holds two digits or more, @ or #."""
+    return _is_key(name) if len(name) <= _NAME else _is_key.__wrapped__(name)
+
+
+@lru_cache(maxsize=4096)  # names of fields are few; a long one is none
+def _is_key(name: str) -> bool:
     return sum(map(str.isdigit, name)) >= 2 or "@" in name or "#" in name
 
 

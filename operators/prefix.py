@@ -1,17 +1,23 @@
-"""Prefix graph: one node per step, the edges known so far, hops between all nodes."""
+"""Prefix graph: one node per step, the edges known so far, hops between all nodes.
+
+Nodes are numbered in order of arrival, for good. The latest have a row of their own in all arrays
+of a run; of long runs the older ones share rows (:func:`collapse`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from rpds import HashTrieMap
 
+from ontrack.operators import settled
 from ontrack.operators.limits import require
 from ontrack.solver import structure
 
 Hops = npt.NDArray[np.int16]
+Edge = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,55 +32,113 @@ class PrefixParams:
         h_age of section 5: events until a node's structure counts in full.
     waiting_max
         Declared parents remembered that have not arrived; the oldest are forgotten.
+    active_max, chunk
+        Nodes that keep a row of their own. Once there are ``chunk`` more, the oldest ``chunk``
+        become one super-node.
+    merged_max
+        Super-nodes; of more than these, the two neighbours with the fewest steps become one.
+    exact_max
+        Nodes up to which a run ends with the solve of all its steps; longer ones are solved at a
+        coarser resolution (:mod:`ontrack.operators.settled`).
     """
 
-    nodes_max: int = 512
+    nodes_max: int = 16_000
     age_horizon: int = 3
     waiting_max: int = 256
+    active_max: int = 64
+    chunk: int = 16
+    merged_max: int = 24
+    exact_max: int = 512
 
     def __post_init__(self) -> None:
-        require(self, 1, 16_000, "nodes_max")
-        require(self, 1, 1000, "age_horizon", "waiting_max")
+        require(self, 1, 16_000, "nodes_max", "active_max", "exact_max")
+        require(self, 1, 1000, "age_horizon", "waiting_max", "merged_max")
+        require(self, 2, 1000, "chunk")
 
 
 def _no_hops() -> Hops:
     return np.zeros((0, 0), dtype=np.int16)
 
 
+def _no_seqs() -> npt.NDArray[np.int64]:
+    return np.zeros(0, dtype=np.int64)
+
+
+def _no_edges() -> npt.NDArray[np.int32]:
+    return np.zeros((0, 2), dtype=np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class PrefixState:
-    """The graph of a run so far.
+    """The graph of a run so far: rows of super-nodes, oldest first, then one row a node.
 
     Parameters
     ----------
     seqs
-        Sequence number of each node, in order of arrival.
+        Sequence number of each active node, in order of arrival.
     parents
-        Parent nodes of each node.
-    ancestors
-        Ancestor set of each node as a bitset (bit i = node i).
+        Parent nodes of each active node.
     hops
-        Dependency hops between each two nodes, shape (t, t), direction ignored.
+        Dependency hops between each two rows, shape (R, R), direction ignored.
     consumed
-        Bitset of nodes of which an artifact has been consumed.
-    node_of
-        Node by sequence number.
+        Bitset of active nodes of which an artifact has been consumed; bit 0 is the oldest.
     waiting
         (parent's sequence number, child node) of declared parents that have not arrived.
+    latest
+        Edges that the newest step brought, (producer node, consumer node).
+    starts
+        First node of each super-node; each ends where the next one, or the active part, begins.
+    settled_seqs
+        Sequence number of each node in a super-node, in order of arrival; its length is the number
+        of the first active node.
+    settled_edges
+        Edges whose consumer is in a super-node, shape (E, 2); of runs beyond ``exact_max`` at the
+        resolution of :func:`ontrack.operators.settled.resolution`.
     """
 
     seqs: tuple[int, ...] = ()
     parents: tuple[tuple[int, ...], ...] = ()
-    ancestors: tuple[int, ...] = ()
     hops: Hops = field(default_factory=_no_hops)
     consumed: int = 0
-    node_of: HashTrieMap[int, int] = field(default_factory=HashTrieMap)
-    waiting: tuple[tuple[int, int], ...] = ()
+    waiting: tuple[Edge, ...] = ()
+    latest: tuple[Edge, ...] = ()
+    starts: tuple[int, ...] = ()
+    settled_seqs: npt.NDArray[np.int64] = field(default_factory=_no_seqs)
+    settled_edges: npt.NDArray[np.int32] = field(default_factory=_no_edges)
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest active node."""
+        return len(self.settled_seqs)
 
     @property
     def size(self) -> int:
         """Number of nodes t."""
-        return len(self.seqs)
+        return len(self.settled_seqs) + len(self.seqs)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Nodes in each super-node."""
+        ends = (*self.starts[1:], self.first)
+        return tuple(end - start for start, end in zip(self.starts, ends, strict=False))
+
+    def row_of(self, node: int) -> int:
+        """Return the row that a node has, alone or with others."""
+        if node >= self.first:
+            return len(self.starts) + node - self.first
+        return bisect_right(self.starts, node) - 1
+
+    def seq_of(self, node: int) -> int:
+        """Return a node's sequence number."""
+        first = self.first
+        return self.seqs[node - first] if node >= first else int(self.settled_seqs[node])
+
+    def find(self, seq: int) -> int | None:
+        """Return the node of a sequence number, None where it has not arrived."""
+        if seq in self.seqs:
+            return self.first + self.seqs.index(seq)
+        found = np.flatnonzero(self.settled_seqs == seq)
+        return int(found[0]) if len(found) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +161,10 @@ class Delta:
     """
 
     node: int | None
-    retroactive: tuple[tuple[int, int], ...] = ()
+    retroactive: tuple[Edge, ...] = ()
     changed_rows: tuple[int, ...] = ()
     consumed: tuple[int, ...] = ()
-    rejected: tuple[tuple[int, int], ...] = ()
+    rejected: tuple[Edge, ...] = ()
 
 
 def step(
@@ -108,9 +172,11 @@ def step(
     state: PrefixState,
     seq: int,
     declared_parents: tuple[int, ...],
-    edges: tuple[tuple[int, int], ...],
+    edges: tuple[Edge, ...],
 ) -> tuple[PrefixState, Delta]:
     """Append a node and enter its edges, late ones included.
+
+    An edge of a node that has no row of its own any more is one of its super-node.
 
     Parameters
     ----------
@@ -125,94 +191,154 @@ def step(
     node = state.size
     if node >= params.nodes_max:
         return state, Delta(node=None)
-    seqs = (*state.seqs, seq)
-    here = [(state.node_of[p], node) for p in declared_parents if p in state.node_of]
-    absent = [(p, node) for p in declared_parents if p not in state.node_of and p < seq]
+    known = {parent: state.find(parent) for parent in declared_parents}
+    here = [(found, node) for found in known.values() if found is not None]
+    absent = [(p, node) for p in declared_parents if known[p] is None and p < seq]
     arrived = [(node, child) for parent, child in state.waiting if parent == seq]
     waiting = [item for item in (*state.waiting, *absent) if item[0] != seq]
     wanted = list(dict.fromkeys([*here, *arrived, *edges]))
-    forward = [edge for edge in wanted if seqs[edge[0]] < seqs[edge[1]]]
-    rejected = (
-        *(edge for edge in wanted if seqs[edge[0]] >= seqs[edge[1]]),
-        *(
-            (node, node)
-            for parent in declared_parents
-            if parent >= seq and parent not in state.node_of
-        ),
+    grown = replace(state, seqs=(*state.seqs, seq), parents=(*state.parents, ()))
+    forward = [edge for edge in wanted if grown.seq_of(edge[0]) < grown.seq_of(edge[1])]
+    backward = [edge for edge in wanted if grown.seq_of(edge[0]) >= grown.seq_of(edge[1])]
+    impossible = [(node, node) for p in declared_parents if p >= seq and known[p] is None]
+    rows = [(grown.row_of(source), grown.row_of(target)) for source, target in forward]
+    hops, changed = _grow(state.hops, rows)
+    sources = tuple(dict.fromkeys(source for source, _ in forward))
+    parents, settled_edges = _entered(grown, forward)
+    new_state = replace(
+        grown,
+        parents=parents,
+        hops=hops,
+        consumed=_marked(state, sources),
+        waiting=tuple(waiting[-params.waiting_max :]),
+        latest=tuple(forward),
+        settled_edges=settled_edges,
     )
-    hops, changed = _grow(state.hops, node, forward)
-    parents = [*state.parents, ()]
-    for source, target in forward:
-        parents[target] = (*parents[target], source)
-    ancestors = [*state.ancestors, _ancestors_of(parents[node], state.ancestors)]
     retroactive = tuple(edge for edge in forward if edge[1] != node)
-    if retroactive:
-        ancestors = _repair(ancestors, parents, {target for _, target in retroactive})
-    consumed_nodes = tuple(dict.fromkeys(source for source, _ in forward))
-    consumed = state.consumed
-    for source in consumed_nodes:
-        consumed |= 1 << source
-    new_state = PrefixState(
-        seqs,
-        tuple(parents),
-        tuple(ancestors),
-        hops,
-        consumed,
-        state.node_of.insert(seq, node),
-        tuple(waiting[-params.waiting_max :]),
-    )
-    return new_state, Delta(node, retroactive, changed, consumed_nodes, rejected)
+    return new_state, Delta(node, retroactive, changed, sources, (*backward, *impossible))
 
 
-def _grow(hops: Hops, node: int, edges: list[tuple[int, int]]) -> tuple[Hops, tuple[int, ...]]:
+def _grow(hops: Hops, edges: list[Edge]) -> tuple[Hops, tuple[int, ...]]:
     """Append a row and column, enter all edges; return the matrix and the old rows changed."""
-    neighbours = [a if b == node else b for a, b in edges if node in (a, b)]
+    row = len(hops)
+    neighbours = [a if b == row else b for a, b in edges if row in (a, b)]
     grown = structure.append_node(hops, neighbours)
     for source, target in edges:
-        if node not in (source, target):
+        if row not in (source, target):
             grown, _ = structure.insert_edge(grown, source, target)
     # Only a node with two neighbours, or an edge between old nodes, can bring old nodes closer.
-    if node == 0 or (len(neighbours) < 2 and len(neighbours) == len(edges)):
+    if row == 0 or (len(neighbours) < 2 and len(neighbours) == len(edges)):
         return grown, ()
-    return grown, tuple(np.flatnonzero((grown[:node, :node] != hops).any(axis=1)).tolist())
+    return grown, tuple(np.flatnonzero((grown[:row, :row] != hops).any(axis=1)).tolist())
+
+
+def _entered(
+    state: PrefixState, edges: list[Edge]
+) -> tuple[tuple[tuple[int, ...], ...], npt.NDArray[np.int32]]:
+    """Return the parents of active nodes, and the edges of settled ones, with new edges in them."""
+    first, parents = state.first, list(state.parents)
+    late = [edge for edge in edges if edge[1] < first]
+    for source, target in edges:
+        if target >= first:
+            parents[target - first] = (*parents[target - first], source)
+    if not late:
+        return tuple(parents), state.settled_edges
+    return tuple(parents), np.concatenate([state.settled_edges, np.array(late, np.int32)])
+
+
+def _marked(state: PrefixState, sources: tuple[int, ...]) -> int:
+    consumed = state.consumed
+    for source in sources:
+        if source >= state.first:
+            consumed |= 1 << source - state.first
+    return consumed
 
 
 def age_weights(params: PrefixParams, state: PrefixState) -> npt.NDArray[np.float64]:
-    """Age weights of all nodes at the newest event, shape (t,), equation (10).
+    """Age weights of all rows at the newest event, shape (R,), equation (10).
 
     0 for the newest node, a linear ramp over ``age_horizon`` events, 1 once an artifact of the
-    node has been consumed.
+    node has been consumed; 1 for super-nodes.
     """
-    size = state.size
-    weights = np.minimum(1.0, np.arange(size - 1, -1, -1) / params.age_horizon)
-    young = range(max(0, size - params.age_horizon), size)
-    for node in young:
-        if state.consumed >> node & 1:
-            weights[node] = 1.0
+    active, shared = len(state.seqs), len(state.starts)
+    weights = np.ones(shared + active)
+    weights[shared:] = np.minimum(1.0, np.arange(active - 1, -1, -1) / params.age_horizon)
+    for place in range(max(0, active - params.age_horizon), active):
+        if state.consumed >> place & 1:
+            weights[shared + place] = 1.0
     return weights
 
 
-def _ancestors_of(parents: tuple[int, ...], ancestors: tuple[int, ...]) -> int:
-    bits = 0
-    for parent in parents:
-        bits |= ancestors[parent] | (1 << parent)
-    return bits
+@dataclass(frozen=True, slots=True)
+class Collapse:
+    """How rows become fewer.
+
+    Parameters
+    ----------
+    begins
+        Old row with which each new row begins; a new row takes all up to the next one.
+    shared
+        Super-nodes among the new rows: the first ones.
+    chunk
+        Active nodes that became a super-node.
+    resolution
+        Steps that share a row in the final solve.
+    """
+
+    begins: tuple[int, ...]
+    shared: int
+    chunk: int
+    resolution: int
 
 
-def _repair(ancestors: list[int], parents: list[tuple[int, ...]], targets: set[int]) -> list[int]:
-    """Recompute the ancestor sets below late edges, breadth first (section 5)."""
-    children: dict[int, list[int]] = {}
-    for node, sources in enumerate(parents):
-        for source in sources:
-            children.setdefault(source, []).append(node)
-    repaired = list(ancestors)
-    frontier = sorted(targets)
-    while frontier:
-        following: set[int] = set()
-        for node in frontier:
-            bits = _ancestors_of(parents[node], tuple(repaired))
-            if bits != repaired[node]:
-                repaired[node] = bits
-                following.update(children.get(node, ()))
-        frontier = sorted(following)
-    return repaired
+def collapse(
+    params: PrefixParams, state: PrefixState, active_max: int
+) -> tuple[PrefixState, Collapse | None]:
+    """Collapse the oldest chunk of active nodes where there are too many.
+
+    Hops between super-nodes are those between their nearest members.
+
+    Parameters
+    ----------
+    active_max
+        Nodes that keep a row: at least ``params.active_max``, and as many as anybody looks back.
+    """
+    if len(state.seqs) < max(active_max, params.active_max) + params.chunk:
+        return state, None
+    chunk, shared, first = params.chunk, len(state.starts), state.first
+    begins, starts = list(range(shared + 1)), [*state.starts, first]
+    ends = [*starts[1:], first + chunk]
+    while len(starts) > params.merged_max:
+        spans = [ends[place + 1] - starts[place] for place in range(len(starts) - 1)]
+        place = spans.index(min(spans))
+        ends[place] = ends[place + 1]
+        del begins[place + 1], starts[place + 1], ends[place + 1]
+    begins += range(shared + chunk, len(state.hops))
+    hops = np.minimum.reduceat(np.minimum.reduceat(state.hops, begins, axis=0), begins, axis=1)
+    stride = settled.resolution(state.size, params.exact_max)
+    own = [
+        (source, first + place)
+        for place, sources in enumerate(state.parents[:chunk])
+        for source in sources
+    ]
+    edges = np.concatenate([state.settled_edges, np.array(own, np.int32).reshape(-1, 2)])
+    new_state = replace(
+        state,
+        seqs=state.seqs[chunk:],
+        parents=state.parents[chunk:],
+        hops=hops,
+        consumed=state.consumed >> chunk,
+        starts=tuple(starts),
+        settled_seqs=np.concatenate([state.settled_seqs, np.array(state.seqs[:chunk], np.int64)]),
+        settled_edges=settled.coarser_edges(edges, stride),
+    )
+    return new_state, Collapse(tuple(begins), len(starts), chunk, stride)
+
+
+def all_edges(state: PrefixState) -> npt.NDArray[np.int32]:
+    """Return all edges, (producer node, consumer node), shape (E, 2)."""
+    first = state.first
+    own = [
+        (source, first + place) for place, sources in enumerate(state.parents) for source in sources
+    ]
+    return np.concatenate([state.settled_edges, np.array(own, np.int32).reshape(-1, 2)])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from ontrack.operators import pooling
 from ontrack.operators.limits import require
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.transport import TransportState
@@ -146,7 +147,8 @@ def step(
     Parameters
     ----------
     aligned
-        State of the alignment after this step, costs and plan of shape (K, t, M), t >= 1.
+        State of the alignment after this step, costs and plan of shape (K, R, M), R >= 1. Of
+        super-nodes the leakages are those that their steps had when they were collapsed.
     result
         Unit vector of what the step returned, shape (d,); zero without a result.
     is_effectful
@@ -159,7 +161,8 @@ def step(
     ValueError
         If the alignment has no step or belongs to other references.
     """
-    count, steps, width = aligned.cost.shape
+    count, _, width = aligned.cost.shape
+    steps = aligned.steps
     if (count, width) != references.arrays.nu.shape or steps == 0:
         raise ValueError(
             f"the alignment has shape {aligned.cost.shape}, expected {references.count} references "
@@ -199,16 +202,21 @@ def _transported(
     params: RankParams, references: ReferenceSet, aligned: TransportState
 ) -> tuple[float, float]:
     """Return tcR and cov of a coupling."""
-    arrays, plan = references.arrays, aligned.plan
-    count, steps, width = plan.shape
-    flat = count, 1, steps * width
+    _, arrays, aligned = pooling.members(references, aligned)
+    plan = aligned.plan
+    count, rows, width = plan.shape
+    flat = count, 1, rows * width
     priced = np.matmul(plan.reshape(flat), aligned.cost.reshape(flat).transpose(0, 2, 1))[:, 0, 0]
-    rows = np.matmul(plan, np.ones(width, np.float32))
-    leaked = np.clip(1.0 - rows * arrays.mean_size, 0.0, 1.0).sum(axis=1)
-    match = (priced * arrays.mean_size + params.leakage * leaked) / steps
-    columns = np.matmul(np.ones(steps, np.float32), plan)
-    covered = np.minimum(columns, arrays.nu).sum(axis=1)  # nu is 1 / m_k: min(m q, 1) / m
-    return float(match.min()), float(covered.max())
+    mass = np.matmul(plan, np.ones(width, np.float32))
+    # Ufuncs by themselves: clip, sum, min and max cost a microsecond or two more a call.
+    leaked = np.minimum(np.maximum(1.0 - mass * arrays.mean_size, 0.0), 1.0)
+    if aligned.shared is not None:
+        leaked[:, : aligned.merged] = aligned.shared.leaked
+    lost = params.leakage * np.add.reduce(leaked, axis=1)
+    match = (priced * arrays.mean_size + lost) / aligned.steps
+    columns = np.matmul(np.ones(rows, np.float32), plan)
+    covered = np.add.reduce(np.minimum(columns, arrays.nu), axis=1)  # nu: 1 / m_k, min(m q, 1) / m
+    return min(match.tolist()), max(covered.tolist())
 
 
 def _effect(
@@ -221,9 +229,9 @@ def _effect(
     if not result.any():
         return None
     costs = np.where(references.arrays.valid, newest, np.inf).ravel()
-    near = np.flatnonzero((costs <= costs.min() + _SAME) & references.has_result)
+    near = ((costs <= np.minimum.reduce(costs) + _SAME) & references.has_result).nonzero()[0]
     if not len(near):
         return None
-    distance = 1.0 - float((references.results[near] @ result).max())
+    distance = 1.0 - max((references.results[near] @ result).tolist())
     # Equal results must tie: float32 leaves them a few 1e-8 apart.
     return min(distance, 1.0) if distance > _SAME else 0.0

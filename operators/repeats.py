@@ -19,7 +19,7 @@ from enum import StrEnum
 from hashlib import blake2b
 
 from ontrack.operators.limits import require
-from ontrack.operators.volatile import canonical_arguments, canonical_result, identity_of
+from ontrack.operators.volatile import Written, identity_of, write_down
 from ontrack.topics.events import Step
 from ontrack.topics.knowledge import Effect, ToolContract
 
@@ -209,15 +209,22 @@ def step(
     seq: int,
     event: Step,
     contract: ToolContract | None = None,
+    written: Written | None = None,
 ) -> tuple[RepeatState, RepeatSignal]:
     """Compare a step with those remembered, remember it, and say whether the run goes round.
 
-    ``contract`` is the tool's, None where nobody declared it: what a tool does is then read off
-    its results, never off its name.
+    Parameters
+    ----------
+    contract
+        The tool's, None where nobody declared it: what a tool does is then read off its results,
+        never off its name.
+    written
+        The step in at most ``text_bytes_max``, where the caller has written it down already.
     """
     identity = None if contract is None else contract.identity
-    answer = canonical_result(event.result, event.error, params.text_bytes_max)
-    asked = canonical_arguments(event.args, params.text_bytes_max, identity)
+    asked, _, answer = written or write_down(
+        event.args, event.result, event.error, params.text_bytes_max, identity
+    )
     tool = event.tool.encode("utf-8", "replace")
     result = blake2b(tool + b"\0" + answer, digest_size=_HASH).digest()
     call = blake2b(asked + result, digest_size=_HASH).digest()

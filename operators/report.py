@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ontrack.operators.finishing import Final
 from ontrack.operators.gate import GateAnswer
 from ontrack.operators.scoring import PathScore
-from ontrack.operators.transport import Alignment, Final
+from ontrack.operators.transport import Alignment
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, RunEnded, TraceRef
 from ontrack.topics.verdicts import (

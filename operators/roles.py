@@ -25,8 +25,8 @@ class _Path:
 
     Parameters
     ----------
-    column
-        Its column in the table.
+    line
+        Its line in the table.
     absent
         The slot of having no value.
     slot_of
@@ -35,13 +35,20 @@ class _Path:
         Single values only: they are the same or they are not.
     has_texts
         Whether one of them holds a text.
+    slots
+        Its line of the table, shape (rows,).
+    has_value, has_text
+        Which rows have a value there, and which a text, shape (rows,).
     """
 
-    column: int
+    line: int
     absent: int
     slot_of: Mapping[frozenset[bytes], int]
     is_plain: bool
     has_texts: bool
+    slots: npt.NDArray[np.intp]
+    has_value: npt.NDArray[np.bool_]
+    has_text: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +66,12 @@ class ToolNodes:
     examples
         A node of each row, shape (rows,).
     slots
-        Slot of the value at each path, shape (rows, paths).
+        Slot of the value at each path, shape (paths, rows).
     blank
         For a call without arguments, of each slot: its distance, and whether either side has a
         value; shape (2, slots).
-    is_text
-        Which slots hold a text, shape (slots,).
     paths
-        The table's columns.
+        The table's lines.
     """
 
     cells: npt.NDArray[np.intp]
@@ -74,7 +79,6 @@ class ToolNodes:
     examples: npt.NDArray[np.intp]
     slots: npt.NDArray[np.intp]
     blank: Float
-    is_text: npt.NDArray[np.bool_]
     paths: Mapping[str, _Path]
 
     def distances(
@@ -82,6 +86,7 @@ class ToolNodes:
     ) -> Float:
         """Return :func:`leaves.distance` of a call to each row, shape (rows,)."""
         of_slot = self.blank.copy()
+        distance, has_value = of_slot[0], of_slot[1]
         unknown = len(call.values)
         texts: list[tuple[_Path, int, bool]] = []
         for path, values in call.values.items():
@@ -89,34 +94,33 @@ class ToolNodes:
             if known is None:
                 continue
             unknown -= 1
-            of_slot[:, known.absent] = 1.0
+            distance[known.absent] = has_value[known.absent] = 1.0
             same = known.slot_of.get(values, -1)
             if len(values) > 1 or not known.is_plain:
                 for other, slot in known.slot_of.items():
-                    of_slot[0, slot] = 1.0 - len(values & other) / len(values | other)
+                    distance[slot] = 1.0 - len(values & other) / len(values | other)
             elif same >= 0:
-                of_slot[0, same] = 0.0
+                distance[same] = 0.0
             if known.has_texts or path in call.texts:
                 texts.append((known, same, path in call.texts))
+        parts = of_slot.take(self.slots, axis=1)
         if texts:
-            parts = of_slot[:, self.slots]
-            self._compare_texts(parts[0], texts, cosine_distance(nodes[self.examples], vector))
-            total, paths = parts.sum(axis=2)
-        else:
-            total, paths = of_slot[:, self.slots].sum(axis=2)
+            distances = cosine_distance(nodes.take(self.examples, axis=0), vector)
+            _compare_texts(parts[0], texts, distances)
+        total, paths = np.add.reduce(parts, axis=1)
         found: Float = (total + unknown) / np.maximum(paths + unknown, 1.0)
         return found
 
-    def _compare_texts(
-        self, parts: Float, texts: Sequence[tuple[_Path, int, bool]], distances: Float
-    ) -> None:
-        """Put the distance of the texts where one side has a text and the other a value."""
-        for known, same, is_text in texts:
-            slots = self.slots[:, known.column]
-            differ = (slots != same) & (slots != known.absent)
-            if not is_text:
-                differ &= self.is_text[slots]
-            parts[differ, known.column] = distances[differ]
+
+def _compare_texts(
+    parts: Float, texts: Sequence[tuple[_Path, int, bool]], distances: Float
+) -> None:
+    """Put the distance of the texts where one side has a text and the other a value."""
+    for known, same, is_text in texts:
+        differ = known.has_value if is_text else known.has_text
+        if same >= 0:
+            differ = differ & (known.slots != same)
+        np.copyto(parts[known.line], distances, where=differ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,39 +220,43 @@ def _nodes(found: Sequence[tuple[int, Leaves]]) -> ToolNodes:
             examples[row] = cell
         rows.append(row)
     names = dict.fromkeys(path for call in calls for path in call.values)
-    slots = np.zeros((len(calls), len(names)), dtype=np.intp)
+    slots = np.zeros((len(names), len(calls)), dtype=np.intp)
     paths: dict[str, _Path] = {}
     absent: list[int] = []
-    text_slots: list[int] = []
     slot = 0
-    for column, name in enumerate(names):
+    for line, name in enumerate(names):
         absent.append(slot)
         slot_of: dict[frozenset[bytes], int] = {}
         texts: set[int] = set()
         for row, call in enumerate(calls):
             values = call.values.get(name)
             if values is None:
-                slots[row, column] = absent[-1]
+                slots[line, row] = absent[-1]
                 continue
             own = slot_of.setdefault(values, absent[-1] + 1 + len(slot_of))
-            slots[row, column] = own
+            slots[line, row] = own
             if name in call.texts:
                 texts.add(own)
         is_plain = all(len(values) == 1 for values in slot_of)
-        paths[name] = _Path(column, absent[-1], slot_of, is_plain, bool(texts))
-        text_slots.extend(texts)
+        paths[name] = _Path(
+            line=line,
+            absent=absent[-1],
+            slot_of=slot_of,
+            is_plain=is_plain,
+            has_texts=bool(texts),
+            slots=slots[line],
+            has_value=slots[line] != absent[-1],
+            has_text=np.isin(slots[line], list(texts)),
+        )
         slot += 1 + len(slot_of)
     blank = np.ones((2, slot))
     blank[:, absent] = 0.0
-    is_text = np.zeros(slot, dtype=bool)
-    is_text[text_slots] = True
     return ToolNodes(
         cells=np.array([cell for cell, _ in found], dtype=np.intp),
         rows=np.array(rows, dtype=np.intp),
         examples=np.array(list(examples.values()), dtype=np.intp),
         slots=slots,
         blank=blank,
-        is_text=is_text,
         paths=paths,
     )
 

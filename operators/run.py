@@ -15,7 +15,9 @@ from rpds import HashTrieMap
 
 from ontrack.operators import (
     abort,
+    finishing,
     loop,
+    pooling,
     prefix,
     repeats,
     scoring,
@@ -219,12 +221,8 @@ def end(profile: Profile, state: RunState, event: RunEnded) -> Scorecard:
     final = None
     references = state.knowledge.references
     if references is not None and state.transport is not None and state.prefix.size:
-        final = transport.finalise(
-            profile.transport,
-            references,
-            state.transport.cost,
-            state.prefix.hops,
-            state.prefix.seqs,
+        final = finishing.finish(
+            profile.transport, profile.prefix, references, state.transport, state.prefix
         )
     best = None if final is None else _reference_id(state.knowledge, final.best)
     return scorecard(
@@ -337,11 +335,16 @@ def _judge(
     if not judged.output.by_transport or judged.output.intervention is None:
         return judged, False, None
     assert references is not None
-    assert state.transport is not None
+    assert sensed.aligned_before is not None
     assert moved.transport is not None
     age = prefix.age_weights(profile.prefix, moved.prefix)
-    converged = transport.converge(
-        profile.transport, references, state.transport, moved.transport, moved.prefix.hops, age
+    converged = pooling.converge(
+        profile.transport,
+        references,
+        sensed.aligned_before,
+        moved.transport,
+        moved.prefix.hops,
+        age,
     )
     signals = replace(signals, alignment=converged)
     solved = judge(profile, known, explored, followed, signals, consumed, settled(lifecycle))

@@ -2,26 +2,28 @@
 
 ::
 
-    ledger → prefix → transport → ranking, orphans
-                          └ coverage → stall      loop, repeats, gain: of the step alone
+    collapse → ledger → prefix → transport → ranking, orphans
+                                     └ coverage → stall      loop, repeats, gain: of the step alone
 
 An operator that is switched off, or has nothing to compare with, keeps its state and says nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ontrack.operators import (
+    collapse,
     gain,
     identity,
     ledger,
     loop,
     orphans,
+    pooling,
     prefix,
     ranking,
     repeats,
@@ -36,10 +38,12 @@ from ontrack.operators.gate import GateAnswer
 from ontrack.operators.loop import LoopSignal
 from ontrack.operators.profiles import Profile
 from ontrack.operators.repeats import RepeatSignal
+from ontrack.operators.scoring_extras import CanonicalCall
 from ontrack.operators.sightings import SeenValues, see
 from ontrack.operators.stall import StallSignal
 from ontrack.operators.state import RunState
 from ontrack.operators.vectors import StepVectors
+from ontrack.operators.volatile import Written, write_down
 from ontrack.topics.events import Step
 from ontrack.topics.knowledge import Effect, ToolContract
 from ontrack.topics.verdicts import Authority
@@ -73,12 +77,15 @@ class Sensed(NamedTuple):
         What was new in the prefix graph.
     rank_score
         How the run ranks so far among others of its task; None where nothing ranks it.
+    aligned_before
+        Alignment before the step, its rows as after it.
     """
 
     moved: Moved
     delta: prefix.Delta
     signals: Signals
     rank_score: float | None
+    aligned_before: transport.TransportState | None
 
 
 def sense(
@@ -99,14 +106,25 @@ def sense(
         What the gate would have said of this call, where it should have been asked.
     """
     known = state.knowledge
+    graph, aligned = collapse.step(
+        profile.prefix,
+        profile.transport.solver,
+        known.references,
+        state.prefix,
+        state.transport,
+        1 if profile.exploration is None else profile.exploration.grace,
+    )
+    if graph is not state.prefix:
+        state = replace(state, prefix=graph, transport=aligned)
     contract = known.contracts.get(event.tool)
     artifacts = extract(profile.artifacts, event, contract)
     entered, graph, delta = _grow(profile, state, seq, event, artifacts)
     aligned, alignment, row = _align(profile, state, graph, delta, event, vectors)
     ranked, rank = _rank(profile, state, aligned, alignment, event, vectors)
-    vital = _vital_signs(profile, state, seq, event, vectors, contract, alignment)
+    written = _written(profile, event, contract)
+    vital = _vital_signs(profile, state, seq, event, vectors, contract, alignment, written)
     strayed, values, orphan = _compare(profile, state, seq, event, row)
-    scored, path = _score(profile, state, seq, event, contract)
+    scored, path = _score(profile, state, seq, event, contract, written)
     moved = Moved(
         entered,
         graph,
@@ -135,7 +153,16 @@ def sense(
         plan=known.plan,
         arguments=value_text(event.args, _SHOWN_CHARACTERS) if profile.show_arguments else None,
     )
-    return Sensed(moved, delta, signals, rank)
+    return Sensed(moved, delta, signals, rank, state.transport)
+
+
+def _written(profile: Profile, event: Step, contract: ToolContract | None) -> Written | None:
+    """Write the step down once for repeats and scoring; None where they ask for different cuts."""
+    repeated, scored = profile.repeats, profile.scoring
+    if repeated is None or scored is None or repeated.text_bytes_max != scored.text_bytes_max:
+        return None
+    identity = None if contract is None else contract.identity
+    return write_down(event.args, event.result, event.error, repeated.text_bytes_max, identity)
 
 
 def _grow(
@@ -162,7 +189,7 @@ def _align(
         return state.transport, None, None
     row = transport.cost_row(profile.transport, references, event, vectors)
     age = prefix.age_weights(profile.prefix, graph)
-    aligned, alignment = transport.step(
+    aligned, alignment = pooling.step(
         profile.transport, references, state.transport, graph.hops, age, row
     )
     return aligned, alignment, row
@@ -229,13 +256,19 @@ def _compare(
 
 
 def _score(
-    profile: Profile, state: RunState, seq: int, event: Step, contract: ToolContract | None
+    profile: Profile,
+    state: RunState,
+    seq: int,
+    event: Step,
+    contract: ToolContract | None,
+    written: Written | None,
 ) -> tuple[scoring.ScoringState, scoring.PathSignal | None]:
     """Add the step to the scorecard, where paths are scored."""
     plan = state.knowledge.plan
     if profile.scoring is None or plan is None:
         return state.scoring, None
-    return scoring.step(profile.scoring, plan, state.scoring, seq, event, contract)
+    call = None if written is None else CanonicalCall(written.arguments, written.result)
+    return scoring.step(profile.scoring, plan, state.scoring, seq, event, contract, call=call)
 
 
 @dataclass(slots=True)
@@ -260,6 +293,7 @@ def _vital_signs(
     vectors: StepVectors,
     contract: ToolContract | None,
     alignment: transport.Alignment | None,
+    written: Written | None,
 ) -> _Vital:
     """Step those of the vital signs (L1) that are switched on."""
     vital = _Vital(state.loop, state.gain, state.stall, state.repeats)
@@ -270,7 +304,7 @@ def _vital_signs(
         )
     if profile.repeats is not None:
         vital.repeats, vital.again = repeats.step(
-            profile.repeats, state.repeats, seq, event, contract
+            profile.repeats, state.repeats, seq, event, contract, written
         )
     if profile.gain is not None:
         vital.gain, vital.gained = gain.step(profile.gain, state.gain, vectors.result)

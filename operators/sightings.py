@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ontrack.operators.artifacts import parsed_result
 from ontrack.operators.limits import require
+from ontrack.operators.marks import marked_parts
 from ontrack.operators.paths import canonical_value, scalars
 
 _VISITED_MAX = 8192
@@ -78,6 +79,7 @@ class SeenValues:
 _RECORD_BYTES = 24
 _UNTRUSTED = 1 << 63
 _NOWHERE = 0
+_UNKEPT = bytes(16)  # a value of hash 0 that stands nowhere
 
 
 class Found(NamedTuple):
@@ -113,21 +115,19 @@ def see(
     trusted
         The call was about known things itself; what others return is not a source.
     """
-    found: dict[tuple[int, int], None] = {}
+    found: dict[bytes, None] = {}
     for each in _result_values(params, parsed_result(result)):
-        pair = (0, _NOWHERE) if each is None else (_hash(each[1]), source_key(tool, each[0]))
+        pair = _UNKEPT if each is None else _digest(each[1]) + _place(tool, each[0])
         if len(found) == params.values_per_result_max and pair not in found:
-            pair = (0, _NOWHERE)
+            pair = _UNKEPT
             found.popitem()
         found[pair] = None
-        if pair[1] == _NOWHERE:
+        if pair is _UNKEPT:
             break
     if not found:
         return state
-    fresh = np.empty((len(found), 3), dtype="<u8")
-    fresh[:, :2] = list(found)
-    fresh[:, 2] = seq % _UNTRUSTED | (0 if trusted else _UNTRUSTED)
-    records = state.records + fresh.tobytes()
+    step = (seq % _UNTRUSTED | (0 if trusted else _UNTRUSTED)).to_bytes(8, "little")
+    records = state.records + step.join(found) + step
     if len(records) > params.records_max * _RECORD_BYTES:
         records = _compacted(records, params.records_max)
     return SeenValues(records)
@@ -135,28 +135,32 @@ def see(
 
 def find(state: SeenValues, value: str) -> Found:
     """Return where a canonical value was seen in this run."""
-    if not state.records:
+    digest = _digest(value)
+    if digest not in state.records:  # a scan at memory speed; most values were in no result
         return Found()
     table = state.table
-    rows = table[(table[:, 0] == _hash(value)) & (table[:, 1] != _NOWHERE)]
-    if not len(rows):
-        return Found()
-    sources = rows[rows[:, 2] < _UNTRUSTED, 1].tolist()
+    rows = table[table[:, 0] == int.from_bytes(digest, "little")].tolist()
+    known = [(place, step) for _, place, step in rows if place != _NOWHERE]
     return Found(
-        tuple(dict.fromkeys(sources)), tuple(sorted(set((rows[:, 2] % _UNTRUSTED).tolist())))
+        tuple(dict.fromkeys(place for place, step in known if step < _UNTRUSTED)),
+        tuple(sorted({step % _UNTRUSTED for _, step in known})),
     )
 
 
-@lru_cache(maxsize=65_536)  # places are few; the key is pure
 def source_key(tool: str, path: str) -> int:
     """Return 64 bits that stand for a place in a tool's result; never 0."""
-    return _hash(f"{tool}\n{path}") or 1
+    return int.from_bytes(_place(tool, path), "little")
 
 
-def _hash(value: str) -> int:
+@lru_cache(maxsize=65_536)  # places are few; the key is pure
+def _place(tool: str, path: str) -> bytes:
+    digest = _digest(f"{tool}\n{path}")
+    return digest if any(digest) else (1).to_bytes(8, "little")
+
+
+def _digest(value: str) -> bytes:
     # Not a checksum: whoever writes a result could make one that a trusted place holds.
-    digest = blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _compacted(records: bytes, records_max: int) -> bytes:
@@ -192,12 +196,13 @@ def _result_values(params: SightingParams, result: Any) -> Iterator[tuple[str, s
         if isinstance(raw, str) and " " in raw:
             text = raw[:budget]
             budget -= len(raw)
-            for token in _TOKEN.findall(text):
-                bare = token.strip(".:-")
-                if _MARKED.search(bare) is not None:
-                    value = canonical_value(bare)
-                    if value is not None:
-                        yield path, value
+            for part in marked_parts(text):
+                for token in _TOKEN.findall(part):
+                    bare = token.strip(".:-")
+                    if _MARKED.search(bare) is not None:
+                        value = canonical_value(bare)
+                        if value is not None:
+                            yield path, value
         value = canonical_value(raw)
         if value is not None and (len(value) <= params.characters_max or " " not in value):
             yield path, value

@@ -19,6 +19,7 @@ from rpds import HashTrieMap
 
 from ontrack.operators import (
     abort,
+    candidates,
     exploration,
     gain,
     ledger,
@@ -30,15 +31,18 @@ from ontrack.operators import (
     scoring,
     scoring_extras,
     scoring_totals,
+    settled,
     stall,
     strategy,
     transport,
 )
 from ontrack.operators.judging import Knowledge
 from ontrack.operators.report import Stamp
+from ontrack.operators.seen import SeenSteps
 from ontrack.operators.sightings import SeenValues
 from ontrack.operators.state import RunState
 from ontrack.operators.vectors import History
+from ontrack.solver import relaxed
 from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import Agent
 
@@ -50,10 +54,15 @@ _STATE, _ARRAY, _MAP, _INTEGER, _AGENT = 1, 2, 3, 4, 5
 _TYPES: tuple[type, ...] = (
     RunState,
     Stamp,
+    SeenSteps,
     ledger.LedgerState,
     ledger.Entry,
     prefix.PrefixState,
     transport.TransportState,
+    transport.Shared,
+    candidates.Candidates,
+    relaxed.Relaxed,
+    settled.Settled,
     History,
     ranking.RankState,
     orphans.OrphanState,
@@ -74,7 +83,7 @@ _TYPES: tuple[type, ...] = (
     scoring_totals.Totals,
 )
 _NUMBER_OF = {kind: number for number, kind in enumerate(_TYPES)}
-_NOT_STORED = {"knowledge"}
+_NOT_STORED = {"knowledge", "terms"}
 
 
 def _schema() -> str:
@@ -187,8 +196,9 @@ def _pack(value: Any) -> msgpack.ExtType:
         head = [value.dtype.str, *value.shape]
         return msgpack.ExtType(_ARRAY, _nested([head, np.ascontiguousarray(value).tobytes()]))
     if isinstance(value, HashTrieMap):
-        # Sorted, so that equal states give equal bytes whatever their history.
-        items = sorted(value.items(), key=lambda item: repr(item[0]))
+        # Sorted, so that equal states give equal bytes whatever their history. By their text: a
+        # name may be a member of its enumeration or, once it was read back, plain text.
+        items = sorted(value.items(), key=lambda item: str(item[0]))
         return msgpack.ExtType(_MAP, _nested([part for item in items for part in item]))
     if isinstance(value, int):
         width = value.bit_length() // 8 + 1

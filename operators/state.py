@@ -23,6 +23,7 @@ from ontrack.operators import (
 from ontrack.operators.judging import Knowledge
 from ontrack.operators.report import Stamp
 from ontrack.operators.scoring import ScoringState
+from ontrack.operators.seen import SeenSteps
 from ontrack.operators.sightings import SeenValues
 from ontrack.topics.events import Agent
 
@@ -55,7 +56,7 @@ class RunState:
     tenant: str | None = None
     parent_run_id: str | None = None
     started_ms: int | None = None
-    seen: HashTrieMap[int, bytes] = field(default_factory=HashTrieMap)
+    seen: SeenSteps = field(default_factory=SeenSteps)
     highest: int = -1
     errors: int = 0
     cost_usd: float | None = None

@@ -5,19 +5,29 @@ The only operator in which events become arrays. Everything numeric is done by t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ontrack.operators import prefix
+from ontrack.operators.candidates import CandidateParams, Candidates
 from ontrack.operators.limits import require
 from ontrack.operators.references import ReferenceSet
+from ontrack.operators.settled import Settled
 from ontrack.operators.vectors import StepVectors
 from ontrack.solver import converged, cost, frontier, objective, streaming, structure
 from ontrack.solver.cost import CostWeights
-from ontrack.solver.problem import Coupling, SolverParams, empty_coupling
+from ontrack.solver.problem import (
+    Coupling,
+    ReferenceArrays,
+    SolverParams,
+    StructureTerms,
+    empty_coupling,
+)
+from ontrack.solver.reading import Reading, read
 from ontrack.topics.events import Call
 
 Float = npt.NDArray[np.float64]
@@ -45,6 +55,8 @@ class TransportParams:
         FRONTIER_STALL is raised.
     leak_threshold
         theta_leak: a step that leaks more has no place in the active part of a reference.
+    candidates
+        Which of many references a step is aligned with (:mod:`ontrack.operators.pooling`).
     """
 
     solver: SolverParams = SolverParams()
@@ -54,6 +66,7 @@ class TransportParams:
     leak_threshold: float = 0.6
     match_floor: float = 1e-3
     cost: Literal["text", "role"] = "text"
+    candidates: CandidateParams = CandidateParams()
 
     def __post_init__(self) -> None:
         require(self, 0.0, 1.0, "near_cost", "leak_threshold", "match_floor")
@@ -63,22 +76,56 @@ class TransportParams:
 
 
 @dataclass(frozen=True, slots=True)
-class TransportState:
-    """Coupling and cost rows of a run.
+class Shared:
+    """What super-nodes have beside a row of plan and costs (:mod:`ontrack.operators.collapse`).
 
-    Plan and costs are kept in float32, half the memory of an open run; the solver works in
-    float64. Rounding a warm start by 1e-7 is far below what one iteration moves.
+    Parameters
+    ----------
+    members
+        Steps in each, length h.
+    shift
+        What the solver is told on top of their costs, so that one row answers as its steps did,
+        shape (K, h, M).
+    leaked
+        Sum of the steps' leakages when they were collapsed, shape (K, h).
+    offset
+        What the diagnostic losses lost by it, shape (K,).
+    """
+
+    members: tuple[int, ...]
+    shift: npt.NDArray[np.float32]
+    leaked: npt.NDArray[np.float32]
+    offset: Float
+
+
+@dataclass(frozen=True, slots=True)
+class TransportState:
+    """Coupling and cost rows of a run: rows of super-nodes, then one row a step.
+
+    Plan and costs are kept in float32, half the memory of an open run. Rounding a warm start by
+    1e-7 is far below what one iteration moves.
 
     Parameters
     ----------
     plan
-        Shape (K, t, M).
+        Shape (K, R, M).
     u, v
-        Duals, warm for the next event, shapes (K, t) and (K, M).
+        Duals, warm for the next event, shapes (K, R) and (K, M).
     cost
-        Attribute costs C, shape (K, t, M); as exact as the encoder's vectors.
+        Attribute costs C, shape (K, R, M); as exact as the encoder's vectors. Of a super-node the
+        mean over its steps, each with its share of the plan.
     gap_streak
         Consecutive steps with a gap between masked and unmasked match.
+    shared
+        Of the super-nodes; None while there are none.
+    settled
+        Their steps' costs for the final solve; None while there are none.
+    candidates
+        Of a run with many references; then plan, u and v are those of its members. None where all
+        are aligned.
+    terms
+        What the next event takes over from the last one's loss. Derived: not stored, and not used
+        with another plan or other distances.
     """
 
     plan: npt.NDArray[np.float32]
@@ -86,18 +133,44 @@ class TransportState:
     v: Float
     cost: npt.NDArray[np.float32]
     gap_streak: int = 0
+    shared: Shared | None = None
+    settled: Settled | None = None
+    candidates: Candidates | None = None
+    terms: StructureTerms | None = field(default=None, repr=False, compare=False)
 
     @property
     def coupling(self) -> Coupling:
         """The coupling in the solver's precision."""
         return Coupling(self.plan.astype(np.float64), self.u, self.v)
 
-    @classmethod
-    def of(
-        cls, coupling: Coupling, cost: npt.NDArray[np.float32], gap_streak: int
-    ) -> TransportState:
-        """Keep a coupling and the costs it belongs to."""
-        return cls(coupling.plan.astype(np.float32), coupling.u, coupling.v, cost, gap_streak)
+    @property
+    def merged(self) -> int:
+        """Super-nodes h: the first rows."""
+        return 0 if self.shared is None else len(self.shared.members)
+
+    @property
+    def steps(self) -> int:
+        """Steps t that the rows stand for."""
+        inside = 0 if self.shared is None else sum(self.shared.members)
+        return int(self.cost.shape[1]) - self.merged + inside
+
+    def solver_cost(self, costs: npt.NDArray[np.float32]) -> Float:
+        """Return cost rows, the first ones of super-nodes, as the solver is told them."""
+        exact = costs.astype(np.float64)
+        if self.shared is not None:
+            exact[:, : self.merged] += self.shared.shift
+        return exact
+
+    def masses(self, rows: int, mean_size: float) -> Float:
+        """Return mu of the first ``rows`` rows: 1 / m-bar for each step."""
+        mass = np.full(rows, 1.0 / mean_size)
+        if self.shared is not None:
+            mass[: self.merged] *= self.shared.members
+        return mass
+
+    def full_losses(self, losses: Float) -> Float:
+        """Return the solver's losses, shape (K,), as they would be without super-nodes."""
+        return losses if self.shared is None else losses + self.shared.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +184,13 @@ class Alignment:
     losses
         Diagnostic loss per reference, shape (K,).
     leakages
-        Row leakage of every node on the best reference, shape (t,).
+        Leakage of every row on the best reference, shape (R,).
     coverage, match_cost
         rho and match cost of the newest node, on the best reference.
     attribute_cost
         Mean attribute cost of the newest node's matched mass, on the best reference.
     cost
-        Attribute costs on the best reference, shape (t, m).
+        Attribute costs on the best reference, shape (R, m); the newest nodes are the last rows.
     reachable
         Reference nodes that were active or satisfied when the event came (m,).
     reachable_now, satisfied_now
@@ -131,6 +204,8 @@ class Alignment:
     converged
         False where an escalated solve missed its tolerance. One fast iteration is not meant to
         converge.
+    missing
+        Nodes less rows, where nodes share rows.
     """
 
     best: int
@@ -149,17 +224,30 @@ class Alignment:
     mean_size: float
     frontier_stalled: bool
     converged: bool
+    missing: int = 0
 
     @property
     def leakage(self) -> float:
         """Leakage of the newest node."""
         return float(self.leakages[-1])
 
+    @property
+    def node(self) -> int:
+        """Number of the newest node."""
+        return len(self.leakages) - 1 + self.missing
+
+    def cost_of(self, node: int) -> npt.NDArray[np.float32]:
+        """Return the attribute costs of a node that has a row of its own, shape (m,)."""
+        row: npt.NDArray[np.float32] = self.cost[node - self.missing]
+        return row
+
 
 def start(references: ReferenceSet) -> TransportState:
     """Return the state before the first event."""
     shape = (references.count, 0, references.width)
-    return TransportState.of(empty_coupling(references.arrays), np.zeros(shape, np.float32), 0)
+    empty = empty_coupling(references.arrays)
+    plan = empty.plan.astype(np.float32)
+    return TransportState(plan, empty.u, empty.v, np.zeros(shape, np.float32))
 
 
 def cost_row(
@@ -176,11 +264,10 @@ def cost_row(
     else:
         arguments = cost.cosine_distance(references.arguments, vectors.args)
     tool = index.tool_row(call.tool)
-    row = cost.combine(None, arguments, tool, params.weights)
+    action = None
     if call.action:
         action = cost.cosine_distance(references.actions, vectors.action)
-        full = cost.combine(action, arguments, tool, params.weights)
-        row = np.where(references.has_action, full, row)
+    row = cost.combine(action, arguments, tool, params.weights, references.has_action)
     return row.astype(np.float32).reshape(references.count, references.width)
 
 
@@ -197,38 +284,49 @@ def step(
     Parameters
     ----------
     hops
-        Hops between all nodes, the new one last, shape (t, t).
+        Hops between all rows, the new one last, shape (R, R).
     age
-        Age weights, shape (t,).
+        Age weights, shape (R,).
     row
         Cost row of the new node, shape (K, M).
     """
-    arrays, solver = references.arrays, params.solver
+    return step_with(params, references.arrays, state, hops, age, row)
+
+
+def step_with(
+    params: TransportParams,
+    arrays: ReferenceArrays,
+    state: TransportState,
+    hops: prefix.Hops,
+    age: Float,
+    row: npt.NDArray[np.float32],
+) -> tuple[TransportState, Alignment]:
+    """Do the same with the arrays of some references, whose state it is."""
+    solver = params.solver
     stalled = state.gap_streak >= params.stall_steps
-    previous = state.coupling
+    previous = Coupling(state.plan, state.u, state.v, state.terms)
     costs = np.concatenate([state.cost, row[:, None, :]], axis=1)
-    exact = costs.astype(np.float64)
-    distance = structure.distances(hops)
-    mass = np.full(costs.shape[1], 1.0 / arrays.mean_size)
+    told = costs if state.shared is None else state.solver_cost(costs)
+    distance = structure.single_distances(hops)
+    mass = state.masses(costs.shape[1], arrays.mean_size)
     done = streaming.advance(
-        solver, arrays, previous, exact, distance, age, mass, 1.0 if stalled else None
+        solver, arrays, previous, told, distance, age, mass, 1.0 if stalled else None
     )
-    alignment = _read(
-        params,
-        references,
-        done.coupling,
-        costs,
-        done.newest_cost,
-        done.losses,
-        done.mask,
-        mass,
-        True,
-    )
-    alignment = replace(alignment, frontier_stalled=stalled)
+    losses = state.full_losses(done.losses)
+    missing = state.steps + 1 - costs.shape[1]
+    alignment = _read(params, arrays, done.reading, costs, losses, True, stalled, missing)
     gap = alignment.leakage > params.leak_threshold and bool(
         alignment.cost[-1].min() < params.near_cost
     )
-    new_state = TransportState.of(done.coupling, costs, state.gap_streak + 1 if gap else 0)
+    new_state = replace(
+        state,
+        plan=done.coupling.plan,
+        u=done.coupling.u,
+        v=done.coupling.v,
+        terms=done.coupling.terms,
+        cost=costs,
+        gap_streak=state.gap_streak + 1 if gap else 0,
+    )
     return new_state, alignment
 
 
@@ -245,99 +343,81 @@ def converge(
     Same mask, marginals and references as the event's fast path: the mask comes from the coupling
     before the event, which is why ``previous`` is needed.
     """
-    arrays, solver = references.arrays, params.solver
-    stalled = previous.gap_streak >= params.stall_steps
-    before = frontier.frontier(
-        objective.column_mass(previous.coupling.plan), arrays, solver, 1.0 if stalled else None
-    )
-    distance = structure.distances(hops)
-    mass = np.full(current.cost.shape[1], 1.0 / arrays.mean_size)
-    solved = converged.solve(
-        solver, arrays, current.cost.astype(np.float64), distance, age, mass, before.marginal
-    )
-    alignment = _read(
-        params,
-        references,
-        solved.coupling,
-        current.cost,
-        solved.linear_cost[:, -1],
-        solved.losses,
-        before,
-        mass,
-        solved.converged,
-    )
-    return replace(alignment, frontier_stalled=stalled)
+    columns = objective.column_mass(previous.coupling.plan)
+    ahead = widened(params, previous)
+    return converge_from(params, references.arrays, columns, ahead, current, hops, age)
 
 
-@dataclass(frozen=True, slots=True)
-class Final:
-    """The end of a run: what the batch evaluator returns on the finished run (Prop. 1)."""
-
-    best: int
-    loss: float
-    score: float
-    coverage: float
-    converged: bool
+def widened(params: TransportParams, state: TransportState) -> float | None:
+    """Return the lookahead's weight at the next event where the frontier has stalled, else None."""
+    return 1.0 if state.gap_streak >= params.stall_steps else None
 
 
-def finalise(
+def converge_from(
     params: TransportParams,
-    references: ReferenceSet,
-    cost_matrix: npt.NDArray[np.float32],
+    arrays: ReferenceArrays,
+    columns: Float,
+    ahead: float | None,
+    current: TransportState,
     hops: prefix.Hops,
-    seqs: tuple[int, ...],
-) -> Final:
-    """Cold converged solve without mask and age weights, nodes in the order of the run."""
-    order = np.argsort(np.array(seqs), kind="stable")
-    ordered_cost = cost_matrix[:, order, :].astype(np.float64)
-    distance = structure.distances(hops[np.ix_(order, order)])
-    solved = converged.finalise(params.solver, references.arrays, ordered_cost, distance)
-    best = int(solved.losses.argmin())
-    coverage = frontier.coverage(objective.column_mass(solved.coupling.plan), references.arrays)
-    temperature = params.solver.soft_min_temperature
-    return Final(
-        best=best,
-        loss=objective.soft_min(solved.losses, temperature),
-        score=objective.score(solved.losses, temperature),
-        coverage=float(coverage[best]),
-        converged=bool(solved.converged),
+    age: Float,
+) -> Alignment:
+    """Do the same with the column masses (K, M) before the event, and its lookahead's weight."""
+    solver = params.solver
+    before = frontier.frontier(columns, arrays, solver, ahead)
+    distance = structure.distances(hops)
+    rows = current.cost.shape[1]
+    mass = current.masses(rows, arrays.mean_size)
+    costs = current.solver_cost(current.cost)
+    solved = converged.solve(solver, arrays, costs, distance, age, mass, before.marginal)
+    newest = current.cost[:, -1].astype(np.float64)
+    reading = read(
+        solver,
+        arrays,
+        solved.coupling,
+        mass,
+        before,
+        solved.linear_cost[:, -1],
+        newest,
+        solved.losses,
+        np.zeros(arrays.count),
     )
+    losses, missing = current.full_losses(solved.losses), current.steps - rows
+    stalled, converged_ = ahead is not None, solved.converged
+    return _read(params, arrays, reading, current.cost, losses, converged_, stalled, missing)
 
 
 def _read(
     params: TransportParams,
-    references: ReferenceSet,
-    coupling: Coupling,
+    arrays: ReferenceArrays,
+    reading: Reading,
     costs: npt.NDArray[np.float32],
-    newest_cost: Float,
     losses: Float,
-    before: frontier.Frontier,
-    mass: Float,
     is_converged: bool,
+    stalled: bool,
+    missing: int,
 ) -> Alignment:
-    arrays, solver = references.arrays, params.solver
-    column_mass = objective.column_mass(coupling.plan)
-    now = frontier.frontier(column_mass, arrays, solver)
     best = int(losses.argmin())
     size = int(arrays.sizes[best])
-    newest = coupling.plan[:, -1, :]
-    match = objective.match_cost(newest, newest_cost, params.match_floor)
-    attribute = objective.match_cost(newest, costs[:, -1, :].astype(np.float64), params.match_floor)
+    match, attribute = reading.match_cost(best, params.match_floor)
+    satisfied, active, _, satisfied_now, active_now = reading.flags[:, best, :size]
+    rank = objective.soft_min(losses, params.solver.soft_min_temperature)
     return Alignment(
         best=best,
         losses=losses,
-        leakages=objective.row_leakage(coupling.plan, mass)[best],
-        coverage=float(frontier.coverage(column_mass, arrays)[best]),
-        match_cost=float(match[best]),
-        attribute_cost=float(attribute[best]),
-        score=objective.score(losses, solver.soft_min_temperature),
-        rank_score=-objective.soft_min(losses, solver.soft_min_temperature),
+        leakages=reading.leakages[best],
+        coverage=float(reading.coverage[best]),
+        match_cost=match,
+        attribute_cost=attribute,
+        score=math.exp(-max(rank, 0.0)),
+        rank_score=-rank,
         cost=costs[best, :, :size],
-        reachable=(before.active | before.satisfied)[best, :size],
-        reachable_now=(now.active | now.satisfied)[best, :size],
-        satisfied_now=now.satisfied[best, :size],
+        reachable=active | satisfied,
+        reachable_now=active_now | satisfied_now,
+        satisfied_now=satisfied_now,
         parents=arrays.parents[best, :size, :size],
         mean_size=float(arrays.mean_size),
-        frontier_stalled=False,
+        frontier_stalled=stalled,
         converged=is_converged,
+        missing=missing,
     )

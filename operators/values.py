@@ -97,7 +97,11 @@ def _argument_scalars(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in args.items():
         is_data = isinstance(value, str) and not is_free_text(name)
         shown = joined("", name)
-        for path, raw in scalars(parsed_result(value) if is_data else value, keys=True):
+        data = parsed_result(value) if is_data else value
+        if not isinstance(data, dict | list | tuple):
+            yield shown, data
+            continue
+        for path, raw in scalars(data, keys=True):
             yield f"{shown}{'.' if path and path[0] != '[' else ''}{path}", raw
 
 

@@ -78,10 +78,13 @@ class History:
     def push(self, vector: Vector, rows_max: int) -> History:
         """Return the history with one more row, the oldest dropped beyond ``rows_max``."""
         scale = float(np.abs(vector).max()) / 127.0
-        row = np.round(vector / scale).astype(np.int8) if scale else np.zeros(len(vector), np.int8)
-        kept = slice(max(0, len(self) - rows_max + 1), None)
-        before = self.rows[kept] if len(self) else np.zeros((0, len(vector)), np.int8)
-        return History(
-            np.concatenate([before, row[None, :]]),
-            np.concatenate([self.scales[kept], np.array([scale], np.float32)]),
-        )
+        kept = min(len(self), rows_max - 1)
+        first = len(self) - kept
+        rows = np.zeros((kept + 1, len(vector)), np.int8)
+        scales = np.empty(kept + 1, np.float32)
+        if kept:
+            rows[:kept], scales[:kept] = self.rows[first:], self.scales[first:]
+        if scale:
+            rows[kept] = np.rint(vector / scale)
+        scales[kept] = scale
+        return History(rows, scales)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ontrack.operators.canonical import canonical_json
 from ontrack.topics.events import ErrorInfo
@@ -161,6 +161,46 @@ def canonical_arguments(
     ``time`` are dropped only where such another argument is there. Not ``masked``: values stay as
     they are, so that a search for another hour is another search.
     """
+    plain, exact = _written_arguments(args, characters_max, identity)
+    return _masked_arguments(plain, exact, characters_max) if masked else plain
+
+
+class Written(NamedTuple):
+    """A step written down so that repeats become equal.
+
+    Parameters
+    ----------
+    asked, arguments
+        :func:`canonical_arguments`, masked and not.
+    result
+        :func:`canonical_result`.
+    """
+
+    asked: bytes
+    arguments: bytes
+    result: bytes
+
+
+def write_down(
+    args: dict[str, Any],
+    result: Any,
+    error: ErrorInfo | None,
+    characters_max: int,
+    identity: tuple[str, ...] | None = None,
+) -> Written:
+    """Return all there is to compare of a step, once for everybody who looks at it."""
+    plain, exact = _written_arguments(args, characters_max, identity)
+    return Written(
+        _masked_arguments(plain, exact, characters_max),
+        plain,
+        canonical_result(result, error, characters_max),
+    )
+
+
+def _written_arguments(
+    args: dict[str, Any], characters_max: int, identity: tuple[str, ...] | None
+) -> tuple[bytes, dict[str, Any]]:
+    """Return arguments as they are, without the volatile ones, and those never to be masked."""
     kept: dict[str, Any] = {}
     ambiguous: dict[str, Any] = {}
     exact: dict[str, Any] = {}
@@ -176,9 +216,10 @@ def canonical_arguments(
     if ambiguous and not exact:
         exact = ambiguous
         kept.update(ambiguous)
-    plain = _cut(canonical_json(kept), characters_max)
-    if not masked:
-        return plain
+    return _cut(canonical_json(kept), characters_max), exact
+
+
+def _masked_arguments(plain: bytes, exact: dict[str, Any], characters_max: int) -> bytes:
     hidden = _mask_values(plain)
     if exact and hidden != plain:
         return hidden + _cut(canonical_json(exact), characters_max)

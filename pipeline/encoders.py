@@ -25,13 +25,17 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ontrack.pipeline.minilm import load_minilm
+from ontrack.pipeline.words import WordTokens
 from ontrack.topics.errors import InvalidSettings, UnknownName
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Vectors = NDArray[np.float32]
 
@@ -119,12 +123,12 @@ class WordLlamaEncoder(_OneByOne):
         _wordllama_files()  # a missing file shows when the encoder is made, not at the first event
 
     def _direction(self, text: str) -> NDArray[np.float64]:
-        tokenizer, embedding = _wordllama()
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        tokens, embedding = _wordllama()
+        ids = tokens.ids(text)
         if not ids:
             return np.zeros(self.dimension)
-        known = np.minimum(ids, len(embedding) - 1)
-        return np.asarray(embedding[known].mean(axis=0, dtype=np.float64))
+        total = np.add.reduce(embedding.take(ids, axis=0, mode="clip"), axis=0, dtype=np.float64)
+        return np.asarray(total / len(ids))
 
 
 class HashingEncoder(_OneByOne):
@@ -281,12 +285,25 @@ def _minilm_files() -> list[Path]:
 
 
 @functools.cache
-def _wordllama() -> tuple[Any, NDArray[np.float16]]:
+def _wordllama() -> tuple[WordTokens, Vectors]:
     from safetensors.numpy import load_file
+
+    weights = load_file(_wordllama_files()[1])["embedding.weight"]
+    # In float32, which holds every float16: summing takes half the time.
+    return WordTokens(wordllama_tokenizer()), weights.astype(np.float32)
+
+
+def wordllama_tokenizer() -> Tokenizer:
+    """Return a tokenizer of its own, as WordLlama's weights want it.
+
+    Raises
+    ------
+    UnknownName
+        The package ``wordllama`` is not installed.
+    """
     from tokenizers import Tokenizer
 
-    tokenizer_file, weights_file = _wordllama_files()
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    tokenizer = Tokenizer.from_file(str(_wordllama_files()[0]))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return tokenizer, load_file(weights_file)["embedding.weight"]
+    return tokenizer

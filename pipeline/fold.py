@@ -256,7 +256,8 @@ class Fold:
     def _decoded(self, record: Record) -> codecs.Decoded[Event]:
         """Decode an event and redact it: no later text can hold what was redacted."""
         decoded = codecs.decode_event(record.value, self._limits)
-        return decoded._replace(event=self.redaction.event(decoded.event))
+        event = self.redaction.event(decoded.event)
+        return decoded if event is decoded.event else decoded._replace(event=event)
 
     def decide(self, state: PartitionState, record: Record) -> Decision | DeadLetter:
         """Answer one record of the proposals topic; the partition's runs stay as they are."""
@@ -321,7 +322,14 @@ class Fold:
                 # Nothing has been judged yet: take the task that the first event did not name.
                 time_ms = record.timestamp_ms
                 knowledge = self.library.knowledge(event.task_id, event.run_id, time_ms)
-                known = run.rename(known, event, knowledge, time_ms, self._shadow(event, time_ms))
+                shadow = self.library.is_shadowed(
+                    # As the run is called from now on: what it was named before stays.
+                    event.agent or known.agent,
+                    event.task_id,
+                    event.tenant or known.tenant,
+                    time_ms,
+                )
+                known = run.rename(known, event, knowledge, time_ms, shadow)
             state.runs[event.run_id] = known
             return said
         if isinstance(event, RunEnded):

@@ -185,8 +185,7 @@ class Library:
         else:
             self._current_switches = self._current_switches or self._switches.as_of(None)
             switches = self._current_switches
-        name = None if agent is None else agent.id
-        return any(found.item.covers(name, task_id, tenant) for found in switches.values())
+        return any(found.item.covers(agent, task_id, tenant) for found in switches.values())
 
     def fill(
         self,

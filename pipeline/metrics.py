@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,7 +27,17 @@ from prometheus_client.registry import Collector
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.timing import Durations
 from ontrack.topics.errors import InvalidEvent
-from ontrack.topics.verdicts import DeadLetter, Decision, Intervention, Output, Scorecard, Verdict
+from ontrack.topics.events import Outcome
+from ontrack.topics.verdicts import (
+    DeadLetter,
+    Decision,
+    Intervention,
+    InterventionName,
+    Output,
+    Scorecard,
+    Verdict,
+    VerdictName,
+)
 
 if TYPE_CHECKING:
     from ontrack.pipeline.fold import Fold
@@ -86,9 +96,7 @@ class Metrics:
         self.dead_letters = Counter(
             "ontrack_dead_letters", "Messages quarantined", ["error"], registry=self.registry
         )
-        for kind in InvalidEvent.__subclasses__():
-            # There from the start: `increase` does not see a counter that begins at one.
-            self.dead_letters.labels(kind.__name__)
+        self._begin()
         self.flags = Counter(
             "ontrack_flagged_steps",
             "Steps accepted with a flag (gap, late, lone_surrogates, …)",
@@ -207,6 +215,13 @@ class Metrics:
         self.watermark_lag = Gauge(
             "ontrack_watermark_lag", "Events not folded yet", ["partition"], registry=self.registry
         )
+        self.partition_ready = Gauge(
+            "ontrack_partition_ready",
+            "1 once the partition's log is folded to its end, 0 while it is rebuilt",
+            ["partition"],
+            registry=self.registry,
+        )
+        self._elsewhere: set[int] = set()
         self.end_to_end_seconds = Histogram(
             "ontrack_end_to_end_seconds",
             "Time from the broker's append of an event to its acknowledged outputs",
@@ -219,6 +234,23 @@ class Metrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
             registry=self.registry,
         )
+
+    def _begin(self) -> None:
+        """Show at zero what rules and board compare: neither sees a counter that begins above it.
+
+        A wave of halts that a worker begins with would be no increase, and a verdict that was never
+        given before has no share to be a multiple of.
+        """
+        for verdict in VerdictName:
+            self.verdicts.labels(verdict.value)
+        for intervention in InterventionName:
+            self.interventions.labels(intervention.value)
+        for decision in get_args(Decision.model_fields["decision"].annotation):
+            self.decisions.labels(decision)
+        for outcome in get_args(Outcome):
+            self.scorecards.labels(outcome)
+        for kind in InvalidEvent.__subclasses__():
+            self.dead_letters.labels(kind.__name__)
 
     def watch(self, fold: Fold) -> None:
         """Show the encoder's cache and the library of a fold; both are read when asked for."""
@@ -242,13 +274,27 @@ class Metrics:
     def observe(self, partition: int, events: int, open_runs: int) -> None:
         """Count a folded batch."""
         self.events.labels(str(partition)).inc(events)
-        self.open_runs.labels(str(partition)).set(open_runs)
+        if partition not in self._elsewhere:
+            self.open_runs.labels(str(partition)).set(open_runs)
+
+    def hold(self, partition: int) -> None:
+        """Show a partition (again): it is this worker's."""
+        self._elsewhere.discard(partition)
 
     def forget(self, partition: int) -> None:
-        """Show a partition no longer: another worker has it."""
-        for gauge in (self.open_runs, self.watermark_lag):
+        """Show a partition no longer: another worker has it.
+
+        A batch in flight is finished after that, and must not bring it back.
+        """
+        self._elsewhere.add(partition)
+        for gauge in (self.open_runs, self.watermark_lag, self.partition_ready):
             with contextlib.suppress(KeyError):
                 gauge.remove(str(partition))
+
+    def ready(self, partition: int, is_ready: bool) -> None:
+        """Note whether a partition's log has been folded to its end."""
+        if partition not in self._elsewhere:
+            self.partition_ready.labels(str(partition)).set(is_ready)
 
     def acknowledged(self, records: Iterable[Record], now_s: float) -> None:
         """Note how long events took from the broker's clock to ours; a clock behind it gives 0."""
@@ -258,7 +304,9 @@ class Metrics:
 
     def lag(self, partition: int, events: int) -> None:
         """Note how many events of a partition are not folded yet."""
-        self.watermark_lag.labels(str(partition)).set(max(0, events))
+        if partition not in self._elsewhere:
+            self.watermark_lag.labels(str(partition)).set(max(0, events))
+            self.events.labels(str(partition))  # a log that does not move has a pace, which is 0
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+import unicodedata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,6 +114,9 @@ class Settings(BaseSettings):
     ssl_keyfile: str | None = None
 
     # Worker.
+    runtime: Literal["faust", "aiokafka"] = Field(
+        "faust", description="what delivers events to the worker: Faust agents, or a bare loop"
+    )
     web_host: str = "127.0.0.1"
     web_port: int = Field(6066, ge=0, le=65_535)
     web_advertised_url: str | None = Field(
@@ -215,6 +219,20 @@ class Settings(BaseSettings):
             if not (is_port and host if colon else port):
                 raise ValueError(f"expected host:port,… found {value[:80]!r}")
         return value
+
+    @field_validator("web_token")
+    @classmethod
+    def _one_line(cls, value: SecretStr | None) -> SecretStr | None:
+        """Take the line end off that files end with; refuse what no header can hold.
+
+        With it nobody else's token would be equal, and no request could be sent at all.
+        """
+        if value is None:
+            return None
+        text = value.get_secret_value().strip()
+        if not text or any(unicodedata.category(char) == "Cc" for char in text):
+            raise ValueError("expected one line that is not blank")
+        return SecretStr(text)
 
     @field_validator("redact")
     @classmethod

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Hops = npt.NDArray[np.int16]
+
+Reals = npt.NDArray[Any]
+"""float64, or float32 where memory or time count."""
 
 TINY = 1e-300
 """Floor of every denominator and logarithm: a normal double, so no precision is lost above it."""

@@ -1,153 +1,27 @@
-"""The compiled kernel: the fast path as loops over contiguous arrays, one reference after another.
+"""The compiled kernel in float64: iterations of the converged solve, losses and frontier alone.
 
 Imported by :mod:`ontrack.solver.kernels` only, and only where it was chosen: importing it imports
 numba and compiles every function, or loads it from numba's cache. Formulas, names and order of work
 are those of ``objective``, ``scaling``, ``frontier``, ``streaming`` and ``converged``; tests hold
 both paths together within 1e-12 (docs/decisions/0008-compiled-kernel.md).
-
-Numba keys its cache by this file alone, so nothing compiled may live in another one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
-import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from ontrack.solver.arrays import TINY, Bools, Floats
-
-F = TypeVar("F", bound=Callable[..., Any])
+from ontrack.solver.compiled_parts import SUMS, entry, exp, inner, log, logs, median, part, sum_of
+from ontrack.solver.compiled_step import OUT_OF_RANGE as OUT_OF_RANGE
+from ontrack.solver.compiled_step import advance as advance
 
 # Not read-only, though inputs are never written to: numba finds the one exact match fastest.
 _LINE, _SQUARE, _CUBE = (types.Array(types.float64, n, "C") for n in (1, 2, 3))
 _FLAGS, _MASK, _LINKS = (types.Array(types.boolean, n, "C") for n in (1, 2, 3))
 _REAL, _WHOLE = types.float64, types.int64
-
-EXACT = frozenset({"contract"})
-"""A product and a sum may become one instruction, which rounds once instead of twice."""
-
-SUMS = frozenset({"contract", "reassoc"})
-"""Sums may also be taken in another order, as BLAS does: a few rounding errors of 1e-16."""
-
-
-def entry(signature: tuple[Any, ...], fastmath: frozenset[str] = EXACT) -> Callable[[F], F]:
-    """Compile a function now, for one signature; keep the machine code where numba can.
-
-    Where neither the package's folder nor the user's cache folder can be written to, it is
-    compiled anew by every process.
-    """
-
-    def decorate(function: F) -> F:
-        # numpy's division: Python's would raise on 0, and a loop that may raise is not vectorised.
-        # Without the GIL: a long solve in a thread must not hold up the event loop.
-        options: dict[str, Any] = {
-            "fastmath": set(fastmath),
-            "error_model": "numpy",
-            "nogil": True,
-        }
-        try:
-            made: Any = numba.njit(signature, cache=True, **options)(function)
-        except (RuntimeError, OSError):
-            # RuntimeError: numba found no folder. OSError: it found one and could not write.
-            made = numba.njit(signature, **options)(function)
-        return made  # type: ignore[no-any-return]
-
-    return decorate
-
-
-def part(fastmath: frozenset[str] = EXACT) -> Callable[[F], F]:
-    """Mark what is compiled into its callers, for the types they pass."""
-
-    def decorate(function: F) -> F:
-        made: Any = numba.njit(fastmath=set(fastmath), error_model="numpy")(function)
-        return made  # type: ignore[no-any-return]
-
-    return decorate
-
-
-# --------------------------------------------------------------------- exp, log and powers
-# Written out because the compiler turns these into vector instructions; calls of the C library
-# would take five times as long.
-
-
-def _bits(context: Any, number: Any) -> Any:
-    """Read a float64's 64 bits as an integer."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), generate
-
-
-def _float(context: Any, bits: Any) -> Any:
-    """Read 64 bits as a float64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), generate
-
-
-_to_bits: Any = intrinsic(_bits)
-_to_float: Any = intrinsic(_float)
-
-_LOG2_E = 1.0 / math.log(2.0)
-# ln 2 in two parts: the last 21 bits of the first are 0, so that n times it is exact.
-_LN2_HIGH = math.floor(math.log(2.0) * 2.0**32) / 2.0**32
-_LN2_LOW = 1.9082149292705877e-10
-_ROUND = 1.5 * 2.0**52  # adding it leaves a whole number in the last bits
-_ROUND_BITS = 0x4338000000000000
-_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-(_E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13) = (
-    1.0 / math.factorial(n) for n in range(2, 14)
-)
-
-
-@part()
-def exp(x: float) -> float:
-    """``e^x`` within 4e-16 of it; 0 and infinity where it under- or overflows, as numpy has it.
-
-    With ``x = n ln 2 + r``: Taylor's series in r up to the 13th power (|r| < 0.35, remainder
-    5e-18), times 2^n in two factors, so that subnormal results come out right.
-    """
-    x = min(max(x, -760.0), 720.0)
-    shifted = x * _LOG2_E + _ROUND
-    n = _to_bits(shifted) - _ROUND_BITS
-    whole = shifted - _ROUND
-    r = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
-    r2 = r * r
-    r4 = r2 * r2
-    low = (1.0 + r) + r2 * (0.5 + _E3 * r) + r4 * ((_E4 + _E5 * r) + r2 * (_E6 + _E7 * r))
-    high = (_E8 + _E9 * r) + r2 * (_E10 + _E11 * r) + r4 * (_E12 + _E13 * r)
-    half = n >> 1
-    series = low + r4 * r4 * high
-    return series * _to_float((half + 1023) << 52) * _to_float((n - half + 1023) << 52)  # type: ignore[no-any-return]
-
-
-@part()
-def log(x: float) -> float:
-    """Natural logarithm of a number >= TINY, within 3e-16 of it.
-
-    With ``x = 2^n m`` and m in [sqrt 1/2, sqrt 2): ``log m = 2 artanh s``, where
-    ``s = (m - 1) / (m + 1)``; series up to the 21st power (|s| < 0.172, remainder 2e-19).
-    """
-    bits = _to_bits(x)
-    n = (bits - _SQRT_HALF_BITS) >> 52
-    m = _to_float(bits - (n << 52))
-    whole = _to_float(n + _ROUND_BITS) - _ROUND
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    z2 = z * z
-    z4 = z2 * z2
-    low = (1 / 3 + z * (1 / 5)) + z2 * (1 / 7 + z * (1 / 9))
-    high = (1 / 11 + z * (1 / 13)) + z2 * (1 / 15 + z * (1 / 17)) + z4 * (1 / 19 + z * (1 / 21))
-    series = low + z4 * high
-    return whole * _LN2_HIGH + (whole * _LN2_LOW + 2.0 * s * z * series + 2.0 * s)  # type: ignore[no-any-return]
 
 
 @part()
@@ -165,30 +39,7 @@ def _fit(product: Floats, target: Floats, exponent: float) -> None:
         product[i] = target[i] * exp(-exponent * log(max(product[i], TINY)))
 
 
-@part()
-def _log(values: Floats, out: Floats) -> None:
-    """``log(values)``, floored. Loops that do nothing else are the ones that get vectorised."""
-    for i in range(values.size):
-        out[i] = log(max(values[i], TINY))
-
-
 # ------------------------------------------------------------------------- sums
-
-
-@part(SUMS)
-def _sum(values: Floats) -> float:
-    total = 0.0
-    for i in range(values.size):
-        total += values[i]
-    return total
-
-
-@part(SUMS)
-def _inner(left: Floats, right: Floats) -> float:
-    total = 0.0
-    for i in range(left.size):
-        total += left[i] * right[i]
-    return total
 
 
 @part(SUMS)
@@ -206,7 +57,7 @@ def _rows(matrix: Floats, vector: Floats, out: Floats) -> None:
             d += matrix[i + 3, j] * factor
         out[i], out[i + 1], out[i + 2], out[i + 3] = a, b, c, d
     for i in range(whole, rows):
-        out[i] = _inner(matrix[i], vector)
+        out[i] = inner(matrix[i], vector)
 
 
 @part(SUMS)
@@ -251,16 +102,6 @@ def _masses(plan: Floats, rows: Floats, columns: Floats) -> None:
 # ------------------------------------------------------------------------- parts of a step
 
 
-@part()
-def _median(values: Floats) -> float:
-    """Median; 1 of none."""
-    size = values.size
-    if size == 0:
-        return 1.0
-    ordered = np.sort(values)
-    return 0.5 * (ordered[(size - 1) // 2] + ordered[size // 2])  # type: ignore[no-any-return]
-
-
 @part(SUMS)
 def _linear_cost(
     distance: Floats,
@@ -278,15 +119,15 @@ def _linear_cost(
 ) -> None:
     """``linear_cost(cost, linearise(distance, plan))`` of one reference, into ``total``.
 
-    The last five are room to work in.
+    Distance, cost and age are those of the rows that are solved. The last five are room to work in.
     """
-    steps, width = plan.shape
+    active, width = cost.shape
     _masses(plan, rows, columns)
     _squared_rows(distance, rows, of_steps)
     _squared_rows(structure, columns, of_nodes)  # D^R is symmetric
     np.dot(distance, plan, work)
     np.dot(work, structure, total)
-    for i in range(steps):
+    for i in range(active):
         weight = theta * age[i]
         for j in range(width):
             gradient = of_steps[i] + of_nodes[j] - 2.0 * total[i, j]
@@ -318,23 +159,29 @@ def _scale(
     exponent: float,
     iterations_max: int,
     tolerance: float,
+    held_mass: Floats,
+    share: Floats,
     before: Floats,
     now: Floats,
 ) -> tuple[int, float]:
     """``scaling.scale`` of one reference, u and v in place; return iterations and residual.
 
-    The last two are room to work in.
+    No held mass is an empty array. The last three are room to work in.
     """
     steps = u.size
-    _log(u, before)
+    logs(u, before)
     turn, change = 0, 0.0
     while turn < iterations_max:
         turn += 1
         _rows(kernel, v, u)
         _fit(u, row_target, exponent)
+        for j in range(held_mass.size):
+            share[j] = held_mass[j] / (max(v[j], TINY) if v[j] > 0.0 else 1.0)
         _columns(kernel, u, v)
+        for j in range(held_mass.size):
+            v[j] += share[j]
         _fit(v, column_target, exponent)
-        _log(u, now)
+        logs(u, now)
         change = 0.0
         for i in range(steps):
             if mu[i] > 0.0:
@@ -386,7 +233,7 @@ def _furthest(old: Floats, plan: Floats) -> float:
         _REAL,
         _REAL,
     )
-    + (_WHOLE, _REAL, _FLAGS, _CUBE, _SQUARE, _SQUARE, _CUBE, _LINE, _LINE)
+    + (_WHOLE, _REAL, _WHOLE, _FLAGS, _CUBE, _SQUARE, _SQUARE, _CUBE, _LINE, _LINE)
 )
 def iterate(
     plan: Floats,
@@ -404,6 +251,7 @@ def iterate(
     gamma: float,
     iterations_max: int,
     tolerance: float,
+    held: int,
     frozen: Bools,
     new_plan: Floats,
     new_u: Floats,
@@ -420,6 +268,8 @@ def iterate(
         A last row that is missing is taken for empty, its scaling for the median of the others.
     v ... tolerance
         As for :func:`ontrack.solver.kernels.iterate`, arrays and parameters one by one.
+    held
+        First rows that are constants, see :func:`ontrack.solver.streaming.step`.
     frozen : (K,)
         References that are left as they are; nothing but plan, u and v is written for them.
     new_plan, new_u, new_v, total_cost, residual, moved
@@ -434,63 +284,69 @@ def iterate(
     """
     count, old, width = plan.shape
     steps = len(mu)
-    before, after, row_target = np.empty(steps), np.empty(steps), np.empty(steps)
-    column_target, of_nodes = np.empty(width), np.empty(width)
-    padded, kernel, total = (
-        np.zeros((steps, width)),
-        np.empty((steps, width)),
-        np.empty((steps, width)),
-    )
-    wanted = steps - total_cost.shape[1]
-    _power(mu, exponent, row_target)
+    active = steps - held
+    before, after, rows = np.empty(active), np.empty(active), np.empty(steps)
+    of_steps, row_target = np.empty(active), np.empty(active)
+    column_target, of_nodes, share = np.empty(width), np.empty(width), np.empty(width)
+    held_mass = np.empty(width if held else 0)
+    padded, kernel = np.zeros((steps, width)), np.empty((active, width))
+    total = np.empty((active, width))
+    wanted = active - total_cost.shape[1]
+    _power(mu[held:], exponent, row_target)
     iterations = 0
     for k in range(count):
         padded[:old] = plan[k]
         new_u[k, :old] = u[k]
         if old < steps:
-            new_u[k, old] = _median(u[k])
+            new_u[k, old] = median(u[k, held:])
         new_v[k] = v[k]
+        new_plan[k] = padded
         if frozen[k]:
-            new_plan[k] = padded
             continue
         _linear_cost(
-            distance,
+            distance[held:],
             padded,
             structure[k],
-            cost[k],
-            age,
+            cost[k, held:],
+            age[held:],
             theta,
             total,
             kernel,
-            before,
+            rows,
             column_target,
-            after,
+            of_steps,
             of_nodes,
         )
         if not math.isfinite(_gibbs(total, epsilon, kernel)):
             return -1
         total_cost[k] = total[wanted:]
         _power(marginal[k], exponent, column_target)
+        if held:
+            _masses(padded[:held], rows, held_mass)
         turns, residual[k] = _scale(
             kernel,
-            mu,
+            mu[held:],
             row_target,
             column_target,
-            new_u[k],
+            new_u[k, held:],
             new_v[k],
             exponent,
             iterations_max,
             tolerance,
+            held_mass,
+            share,
             before,
             after,
         )
         iterations = max(iterations, turns)
-        _blend(kernel, new_u[k], new_v[k], gamma, padded, new_plan[k])
+        _blend(kernel, new_u[k, held:], new_v[k], gamma, padded[held:], new_plan[k, held:])
         moved[k] = 0.0 if old < steps else _furthest(padded, new_plan[k])
     return iterations
 
 
-@entry((_CUBE, _SQUARE, _CUBE, _LINE, _SQUARE, _CUBE, _REAL, _REAL, _REAL, _LINE), SUMS)
+@entry(
+    (_CUBE, _SQUARE, _CUBE, _LINE, _SQUARE, _CUBE, _REAL, _REAL, _REAL, _WHOLE, _LINE, _LINE), SUMS
+)
 def diagnostic_loss(
     cost: Floats,
     distance: Floats,
@@ -501,15 +357,20 @@ def diagnostic_loss(
     theta: float,
     epsilon: float,
     lam: float,
+    held: int,
+    held_entropy: Floats,
     losses: Floats,
 ) -> None:
-    """Write the losses (K,); shapes as for :func:`ontrack.solver.objective.diagnostic_loss`."""
+    """Write the losses (K,); shapes as for :func:`ontrack.solver.objective.diagnostic_loss`.
+
+    An empty ``held_entropy`` stands for that of the rows themselves.
+    """
     count, steps, width = plan.shape
     left, right = np.empty((steps, width)), np.empty((steps, width))
     lefts, rights = left.reshape(-1), right.reshape(-1)
     rows, columns = np.empty(steps), np.empty(width)
     of_steps, of_nodes = np.empty(steps), np.empty(width)
-    mass = _sum(mu)
+    mass = sum_of(mu)
     for k in range(count):
         _masses(plan[k], rows, columns)
         _squared_rows(distance, rows, of_steps)
@@ -521,11 +382,14 @@ def diagnostic_loss(
         for i in range(masses.size):
             linear += costs[i] * masses[i]
             crossed += lefts[i] * rights[i]
+        for i in range(held * width if held_entropy.size else 0, masses.size):
             entropy += masses[i] * log(max(masses[i], TINY))
-        quadratic = _inner(of_steps, rows) + _inner(of_nodes, columns) - 2.0 * crossed
+        if held_entropy.size:
+            entropy += held_entropy[k]
+        quadratic = inner(of_steps, rows) + inner(of_nodes, columns) - 2.0 * crossed
         quadratic = 0.0 if quadratic < 0.0 else quadratic
-        total = _sum(rows)
-        gap = abs(total - mass) + abs(total - _sum(marginal[k]))
+        total = sum_of(rows)
+        gap = abs(total - mass) + abs(total - sum_of(marginal[k]))
         losses[k] = (
             (1.0 - theta) * linear
             + theta / 2.0 * quadratic
@@ -580,84 +444,3 @@ def frontier(
             share = ahead if lookahead[k, j] else dormant
             full = active[k, j] or satisfied[k, j]
             marginal[k, j] = nu[k, j] if full else nu[k, j] * share
-
-
-@entry(
-    (_CUBE, _SQUARE, _SQUARE, _CUBE, _SQUARE, _LINE, _LINE, _SQUARE, _MASK, _LINKS, _CUBE)
-    + (_REAL, _REAL, _REAL, _REAL, _REAL, _REAL, _REAL, _REAL, _WHOLE, _REAL)
-    + (_SQUARE, _MASK, _MASK, _MASK, _CUBE, _SQUARE, _SQUARE, _CUBE, _LINE, _LINE)
-)
-def advance(
-    plan: Floats,
-    u: Floats,
-    v: Floats,
-    cost: Floats,
-    distance: Floats,
-    age: Floats,
-    mu: Floats,
-    nu: Floats,
-    valid: Bools,
-    parents: Bools,
-    structure: Floats,
-    kappa: float,
-    ahead: float,
-    dormant: float,
-    theta: float,
-    epsilon: float,
-    exponent: float,
-    gamma: float,
-    lam: float,
-    iterations_max: int,
-    tolerance: float,
-    marginal: Floats,
-    satisfied: Bools,
-    active: Bools,
-    lookahead: Bools,
-    new_plan: Floats,
-    new_u: Floats,
-    new_v: Floats,
-    total_cost: Floats,
-    residual: Floats,
-    losses: Floats,
-) -> int:
-    """Do all of an event in one call, as :func:`ontrack.solver.streaming.advance`.
-
-    Arguments and result are those of :func:`frontier`, :func:`iterate` and
-    :func:`diagnostic_loss`.
-    """
-    count, old, width = plan.shape
-    mass, rows = np.empty((count, width)), np.empty(old)
-    for k in range(count):
-        _masses(plan[k], rows, mass[k])
-    frontier(
-        mass, nu, valid, parents, kappa, ahead, dormant, marginal, satisfied, active, lookahead
-    )
-    iterations = iterate(
-        plan,
-        u,
-        v,
-        cost,
-        distance,
-        age,
-        mu,
-        marginal,
-        structure,
-        theta,
-        epsilon,
-        exponent,
-        gamma,
-        iterations_max,
-        tolerance,
-        np.zeros(count, dtype=np.bool_),
-        new_plan,
-        new_u,
-        new_v,
-        total_cost,
-        residual,
-        np.empty(count),
-    )
-    if iterations >= 0:
-        diagnostic_loss(
-            cost, distance, new_plan, mu, marginal, structure, theta, epsilon, lam, losses
-        )
-    return iterations

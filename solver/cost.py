@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ontrack.solver.arrays import Floats
+from ontrack.solver.arrays import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,20 @@ def cosine_distance(vectors: npt.NDArray[np.floating], vector: npt.NDArray[np.fl
         A missing text is at distance 1 from every text and at 0 from another missing one.
     """
     distance = 1.0 - (vectors @ vector).astype(np.float64)
-    np.clip(distance, 0.0, 1.0, out=distance)
+    # numpy.clip costs more than both of these.
+    np.minimum(np.maximum(distance, 0.0, out=distance), 1.0, out=distance)
     if not vector.any():
         distance[~vectors.any(axis=1)] = 0.0
     return distance
 
 
-def combine(action: Floats | None, args: Floats, tool: Floats, weights: CostWeights) -> Floats:
+def combine(
+    action: Floats | None,
+    args: Floats,
+    tool: Floats,
+    weights: CostWeights,
+    has_action: Bools | None = None,
+) -> Floats:
     """Weighted sum of the three distances, equation (1).
 
     Parameters
@@ -73,6 +80,9 @@ def combine(action: Floats | None, args: Floats, tool: Floats, weights: CostWeig
         then renormalised to sum to 1.
     args, tool : (n,)
         Distances of arguments and tools, in [0, 1].
+    has_action : (n,) or None
+        Which nodes have an action's text: at the others the weights are renormalised, too. None:
+        all of them.
 
     Returns
     -------
@@ -81,5 +91,8 @@ def combine(action: Floats | None, args: Floats, tool: Floats, weights: CostWeig
     """
     rest = weights.beta * args + weights.delta * tool
     if action is None:
-        return np.asarray(rest / (weights.beta + weights.delta), dtype=np.float64)
-    return np.asarray(weights.alpha * action + rest, dtype=np.float64)
+        return np.asarray(rest / (weights.beta + weights.delta))
+    full: Floats = weights.alpha * action + rest
+    if has_action is None:
+        return full
+    return np.where(has_action, full, rest / (weights.beta + weights.delta))

@@ -13,13 +13,23 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ontrack.solver.arrays import Bools, Floats
-from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
+from ontrack.solver.arrays import Bools, Floats, Ints, Reals
+from ontrack.solver.problem import (
+    Coupling,
+    ReferenceArrays,
+    SolverParams,
+    StructureTerms,
+    empty_coupling,
+    pack_references,
+)
 from ontrack.solver.scaling import NOT_FINITE
 
 Choice = Literal["auto", "numpy", "numba"]
 
-_FLOAT64, _BOOL = np.dtype(np.float64), np.dtype(np.bool_)
+_FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
+_BOOL = np.dtype(np.bool_)
+
+_NO_DISTANCE = np.empty((0, 0), _FLOAT32)
 
 _in_force: ModuleType | None = None
 
@@ -85,6 +95,16 @@ def plain(*arrays: Floats) -> list[Floats]:
     ]
 
 
+def singles(*arrays: Reals) -> list[Reals]:
+    """Return the same as float32."""
+    return [
+        array
+        if array.dtype is _FLOAT32 and array.flags.carray
+        else np.array(array, np.float32, order="C")
+        for array in arrays
+    ]
+
+
 def plain_flags(*arrays: Bools) -> list[Bools]:
     """Do the same for flags."""
     return [
@@ -102,7 +122,7 @@ class Iteration(NamedTuple):
     ----------
     coupling
         Plan and scalings after it; those of a frozen reference as they were.
-    total_cost : (K, t, M)
+    total_cost : (K, t - held, M)
         Total cost M of the linearised problem; undefined for a frozen reference.
     iterations : int
         Scaling iterations until the last reference stopped.
@@ -132,6 +152,7 @@ def iterate(
     iterations_max: int,
     tolerance: float,
     frozen: Bools,
+    held: int = 0,
 ) -> Iteration:
     """Iterate once by the compiled kernel, ``compiled``.
 
@@ -143,6 +164,8 @@ def iterate(
         As for :func:`ontrack.solver.converged.solve`.
     iterations_max, tolerance
         Of the scaling.
+    held
+        First rows that are constants, see :func:`ontrack.solver.streaming.step`.
     frozen : (K,)
         References that are left as they are.
 
@@ -152,7 +175,8 @@ def iterate(
         If a cost, distance or age is not finite.
     """
     shape = references.count, len(mu), references.width
-    plan, total_cost, u = np.empty(shape), np.empty(shape), np.empty(shape[:2])
+    plan, u = np.empty(shape), np.empty(shape[:2])
+    total_cost = np.empty((shape[0], shape[1] - held, shape[2]))
     v, residual, moved = np.empty((shape[0], shape[2])), np.zeros(shape[0]), np.zeros(shape[0])
     iterations = compiled.iterate(
         *plain(coupling.plan, coupling.u, coupling.v, cost, distance, age, mu, marginal),
@@ -163,6 +187,7 @@ def iterate(
         params.gamma,
         iterations_max,
         tolerance,
+        held,
         frozen,
         plan,
         u,
@@ -176,6 +201,102 @@ def iterate(
     return Iteration(Coupling(plan, u, v), total_cost, iterations, residual, moved)
 
 
+class _Prepared:
+    """What the compiled step wants of references and parameters."""
+
+    def __init__(self, references: ReferenceArrays) -> None:
+        self.structure = references.structure.astype(np.float32)
+        self._nu = references.nu.reshape(-1)
+        self.links = parent_bits(references.parents)
+        self.numbers = np.empty(0)
+        self._params: SolverParams | None = None
+
+    def numbers_of(self, params: SolverParams) -> Floats:
+        """Parameters and nu in one array, kept for those that were asked for last."""
+        if params is not self._params:
+            scalars = (
+                *(params.kappa, params.dormant_weight, params.theta, params.epsilon),
+                *(params.exponent, params.gamma, params.lam),
+                *(params.inner_iterations, params.inner_tolerance),
+            )
+            self.numbers = np.concatenate([np.array(scalars, np.float64), self._nu])
+            self._params = params
+        return self.numbers
+
+
+def parent_bits(parents: Bools) -> Ints:
+    """Pack parent matrices (K, M, M) into bits, (K, M, words): bit i of row j, i is its parent."""
+    count, width, _ = parents.shape
+    padded = np.zeros((count, width, -(-width // 64) * 64), dtype=np.bool_)
+    padded[:, :, :width] = parents
+    return np.packbits(padded, axis=2, bitorder="little").view("<i8").astype(np.int64)
+
+
+def advance(
+    compiled: ModuleType,
+    params: SolverParams,
+    references: ReferenceArrays,
+    coupling: Coupling,
+    cost: Reals,
+    distance: Reals,
+    age: Floats,
+    mu: Floats,
+    ahead: float,
+    held: int,
+    held_entropy: Floats | None,
+) -> tuple[Coupling, Floats, Bools, int] | None:
+    """Take one event by the compiled kernel; None where it gives up, and numpy has to take it.
+
+    That is where the range of float32 is exceeded: Gibbs kernels below e^-80, scalings above 1e30.
+    It depends on this event alone. What is not finite is found by numpy then.
+
+    Parameters
+    ----------
+    ahead
+        Share of nu one step ahead of the frontier.
+    coupling ... held_entropy
+        As for :func:`ontrack.solver.streaming.advance`, shapes checked.
+
+    Returns
+    -------
+    coupling, numbers, flags, iterations
+        Numbers and flags as in :class:`ontrack.solver.reading.Reading`.
+    """
+    plan, terms = coupling.plan, coupling.terms
+    count, old, width = plan.shape
+    steps = old + 1
+    prepared = references.derived.get("compiled")
+    if not isinstance(prepared, _Prepared):
+        prepared = references.derived["compiled"] = _Prepared(references)
+    if terms is not None and terms.plan is plan:
+        kept, before, known = terms.kept, terms.numbers, terms.distance
+    else:
+        kept, known = singles(plan)[0][None], _NO_DISTANCE
+        (before,) = plain(np.concatenate([coupling.u, coupling.v], axis=1))
+    numbers = prepared.numbers_of(params)
+    if held_entropy is not None:
+        numbers = np.concatenate([numbers, held_entropy])
+    if cost.dtype is not _FLOAT32 or distance.dtype is not _FLOAT32:
+        cost, distance = singles(cost, distance)
+    given = numbers, ahead, held, prepared.structure, prepared.links, kept, before, known
+    made = np.empty((2, count, steps, width), _FLOAT32)
+    after, flags = np.empty((count, 3 * steps + 5 * width + 6)), np.empty((5, count, width), _BOOL)
+    try:
+        iterations = compiled.advance(*given, cost, distance, age, mu, made, after, flags)
+    except TypeError:
+        # Not contiguous, not writable or of another type: looking for that at every event would
+        # take longer than this does at the few where it is so.
+        cost, distance = singles(cost, distance)
+        age, mu = plain(age, mu)
+        iterations = compiled.advance(*given, cost, distance, age, mu, made, after, flags)
+    if iterations == compiled.OUT_OF_RANGE:
+        return None
+    plan = made[0]
+    u, v = after[:, :steps], after[:, steps : steps + width]
+    terms = StructureTerms(plan, distance, after, made)
+    return Coupling(plan, u, v, terms), after, flags, iterations
+
+
 def _load() -> ModuleType:
     """Import the compiled functions and call each once: the first call still looks up BLAS."""
     from ontrack.solver import compiled
@@ -186,11 +307,13 @@ def _load() -> ModuleType:
     coupling, problem = (cube, square, square), (cube, square, line, line, square)
     results = [cube.copy(), square.copy(), square.copy(), cube.copy(), line.copy(), line.copy()]
     mask: Any = square.copy(), flags.copy(), flags.copy(), flags.copy()
-    numbers, shares, limits = (0.35, 0.05, 0.7, 0.7), (0.3, 0.3, 0.01), (1, 0.0)
+    numbers, shares, limits = (0.35, 0.05, 0.7, 0.7), (0.3, 0.3, 0.01), (1, 0.0, 0)
     compiled.iterate(*coupling, *problem, cube, *numbers, *limits, flag, *results)
-    compiled.diagnostic_loss(cube, square, cube, line, square, cube, 0.35, 0.05, 0.1, line.copy())
+    weights = 0.35, 0.05, 0.1, 0
+    rest = cube, square, cube, line, square, cube
+    compiled.diagnostic_loss(*rest, *weights, np.empty(0), line.copy())
     compiled.frontier(square, square, flags, links, *shares, *mask)
-    compiled.advance(
-        *coupling, *problem, flags, links, cube, *shares, *numbers, 0.1, *limits, *mask, *results
-    )
+    references = pack_references([np.zeros((1, 1), np.int64)], [flags])
+    inputs = np.zeros((1, 1, 1)), np.zeros((1, 1)), line, line
+    advance(compiled, SolverParams(), references, empty_coupling(references), *inputs, 0.3, 0, None)
     return compiled

@@ -98,11 +98,11 @@ def objective(
     (K,)
         ``inf`` where a plan puts mass on a row or column whose marginal is 0.
     """
-    quadratic = _inner(linearise(distance, plan, references), plan)
+    quadratic = inner(linearise(distance, plan, references), plan)
     row_gap = kl_div(plan.sum(axis=2), mu[None, :]).sum(axis=1)
     column_gap = kl_div(plan.sum(axis=1), marginal).sum(axis=1)
     value: Floats = (
-        (1.0 - params.theta) * _inner(cost, plan)
+        (1.0 - params.theta) * inner(cost, plan)
         + params.theta / 2.0 * quadratic
         + params.lam * (row_gap + column_gap)
         + params.epsilon * (_mass_log_mass(plan) - plan.sum(axis=(1, 2)))
@@ -118,26 +118,54 @@ def diagnostic_loss(
     marginal: Floats,
     references: ReferenceArrays,
     params: SolverParams,
+    held: int = 0,
+    held_entropy: Floats | None = None,
 ) -> Floats:
     """Diagnostic loss per reference, the surrogate that verdicts and scores are calibrated on.
 
     As :func:`objective`, but the two KL terms are replaced by the gap in total mass and the
     quadratic term is clipped at 0 (section 4.3, implementation notes). Shapes as there.
+
+    Parameters
+    ----------
+    held
+        First rows of the plan that stand for collapsed steps.
+    held_entropy : (K,), optional
+        ``sum T log T`` of what was collapsed into them, in place of that of the rows themselves.
     """
     compiled = kernels.compiled()
     if compiled is not None:
         arrays = kernels.plain(cost, distance, plan, mu, marginal, references.structure)
+        numbers = params.theta, params.epsilon, params.lam, held
+        (entropies,) = kernels.plain(np.empty(0) if held_entropy is None else held_entropy)
         losses = np.empty(references.count)
-        compiled.diagnostic_loss(*arrays, params.theta, params.epsilon, params.lam, losses)
+        compiled.diagnostic_loss(*arrays, *numbers, entropies, losses)
         return losses
-    rows, columns = row_mass(plan), column_mass(plan)
-    total = rows.sum(axis=1)
-    quadratic = np.maximum(_quadratic(distance, plan, rows, columns, references), 0.0)
+    quadratic = _quadratic(distance, plan, row_mass(plan), column_mass(plan), references)
+    return assembled_loss(cost, plan, mu, marginal, quadratic, params, held, held_entropy)
+
+
+def assembled_loss(
+    cost: Floats,
+    plan: Floats,
+    mu: Floats,
+    marginal: Floats,
+    quadratic: Floats,
+    params: SolverParams,
+    held: int = 0,
+    held_entropy: Floats | None = None,
+) -> Floats:
+    """Put :func:`diagnostic_loss` together, given ``<G(T), T>`` (K,), which may be negative."""
+    total = row_mass(plan).sum(axis=1)
     gap = np.abs(total - mu.sum()) + np.abs(total - marginal.sum(axis=1))
+    if held_entropy is None:
+        entropy = _mass_log_mass(plan)
+    else:
+        entropy = _mass_log_mass(plan[:, held:]) + held_entropy
     loss: Floats = (
-        (1.0 - params.theta) * _inner(cost, plan)
-        + params.theta / 2.0 * quadratic
-        + params.epsilon * (_mass_log_mass(plan) - total)
+        (1.0 - params.theta) * inner(cost, plan)
+        + params.theta / 2.0 * np.maximum(quadratic, 0.0)
+        + params.epsilon * (entropy - total)
         + params.lam * gap
     )
     return loss
@@ -198,12 +226,12 @@ def _quadratic(
     """
     of_steps = np.matmul(rows, distance * distance)
     of_nodes = np.matmul(columns[:, None, :], references.structure_squared)[:, 0, :]
-    crossed = _inner(np.matmul(distance, plan), np.matmul(plan, references.structure))
-    product: Floats = _inner(of_steps, rows) + _inner(of_nodes, columns) - 2.0 * crossed
+    crossed = inner(np.matmul(distance, plan), np.matmul(plan, references.structure))
+    product: Floats = inner(of_steps, rows) + inner(of_nodes, columns) - 2.0 * crossed
     return product
 
 
-def _inner(left: Floats, right: Floats) -> Floats:
+def inner(left: Floats, right: Floats) -> Floats:
     """Inner product of each reference's pair of arrays of one shape, (K,)."""
     count = len(left)
     product: Floats = np.matmul(left.reshape(count, 1, -1), right.reshape(count, -1, 1))
@@ -216,4 +244,4 @@ def _mass_log_mass(plan: Floats) -> Floats:
     The floor under the logarithm makes ``0 log 0 = 0`` and is below every mass that counts.
     """
     logarithm = np.maximum(plan, TINY)
-    return _inner(plan, np.log(logarithm, out=logarithm))
+    return inner(plan, np.log(logarithm, out=logarithm))

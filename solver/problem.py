@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ontrack.solver import structure
-from ontrack.solver.arrays import Bools, Floats, Hops, Ints, check_shape
+from ontrack.solver.arrays import Bools, Floats, Hops, Ints, Reals, check_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class ReferenceArrays:
         Reference masses: 1 / m_k, 0 on padding.
     mean_size : float
         m-bar: an agent step carries the mass ``1 / mean_size``, equation (3).
+    derived : dict
+        What kernels made of these arrays and keep; no result depends on what is in it.
     """
 
     structure: Floats
@@ -120,6 +123,7 @@ class ReferenceArrays:
     sizes: Ints
     nu: Floats
     mean_size: float
+    derived: dict[str, object] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -130,6 +134,44 @@ class ReferenceArrays:
     def width(self) -> int:
         """Padded number of nodes M."""
         return int(self.nu.shape[1])
+
+
+class StructureTerms(NamedTuple):
+    """The structure's share of the next event, left over by the loss of this one.
+
+    A function of plan, distances and references alone: carried over or computed anew, the bits are
+    the same. So nobody has to store it.
+
+    Parameters
+    ----------
+    plan : (K, t, M)
+        The plan that all this belongs to: with another one, nothing here is used.
+    distance : (t, t)
+        D^P. Where the old steps' distances are others at the next event, nothing here is used.
+    numbers : (K, at least 2 t + 3 M)
+        Of each reference, one after the other: u (t), v (M); then the ``sides``:
+        ``(D^P)^2 p`` (t), ``(D^R)^2 q`` (M) and q (M), with row sums p and column sums q.
+    kept : (2, K, t, M)
+        The plan, and ``D^P T D^R``, the ``cross`` term, in float32.
+    """
+
+    plan: Reals
+    distance: Reals
+    numbers: Floats
+    kept: Reals
+
+    @property
+    def cross(self) -> Reals:
+        """``D^P T D^R``, (K, t, M)."""
+        cross: Reals = self.kept[1]
+        return cross
+
+    @property
+    def sides(self) -> Floats:
+        """What belongs to rows and columns, (K, t + 2 M)."""
+        steps, width = self.plan.shape[1:]
+        sides: Floats = self.numbers[:, steps + width : 2 * steps + 3 * width]
+        return sides
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,11 +186,14 @@ class Coupling:
         Row scalings of the last inner solve, the warm start of the next.
     v : (K, M)
         Column scalings of the same; 0 where the marginal was 0.
+    terms
+        What the next event may take over; None where nothing is known.
     """
 
-    plan: Floats
+    plan: Reals
     u: Floats
     v: Floats
+    terms: StructureTerms | None = None
 
 
 def empty_coupling(references: ReferenceArrays) -> Coupling:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 
 from ontrack.solver import kernels
-from ontrack.solver.arrays import Floats, check_shape
-from ontrack.solver.frontier import Frontier, frontier, lookahead_share
-from ontrack.solver.objective import column_mass, diagnostic_loss, linear_cost, linearise
-from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
-from ontrack.solver.scaling import NOT_FINITE, assemble, gibbs_kernel, scale
+from ontrack.solver.arrays import Floats, Reals, check_shape
+from ontrack.solver.frontier import frontier, lookahead_share
+from ontrack.solver.objective import assembled_loss, column_mass, linear_cost, linearise
+from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams, StructureTerms
+from ontrack.solver.reading import Advance, Reading, read
+from ontrack.solver.scaling import assemble, gibbs_kernel, scale
+from ontrack.solver.terms import carried, gradient, quadratic, structure_terms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +22,7 @@ class StreamingInfo:
 
     Parameters
     ----------
-    linear_cost : (K, t + 1, M)
+    linear_cost : (K, t + 1 - held, M)
         Total cost M of the linearised problem that was solved.
     inner_iterations : int
         Scaling iterations until the last reference stopped.
@@ -39,45 +39,23 @@ class StreamingInfo:
     converged: bool
 
 
-class Advance(NamedTuple):
-    """What one event comes to.
-
-    Parameters
-    ----------
-    mask
-        Frontier, from the coupling before the event.
-    coupling
-        State after it.
-    newest_cost : (K, M)
-        The new step's row of the total cost M that was solved.
-    inner_iterations, inner_residual, converged
-        As in :class:`StreamingInfo`.
-    losses : (K,)
-        Diagnostic loss of each reference.
-    """
-
-    mask: Frontier
-    coupling: Coupling
-    newest_cost: Floats
-    losses: Floats
-    inner_iterations: int
-    inner_residual: float
-    converged: bool
-
-
 def advance(
     params: SolverParams,
     references: ReferenceArrays,
     coupling: Coupling,
-    cost: Floats,
-    distance: Floats,
+    cost: Reals,
+    distance: Reals,
     age: Floats,
     mu: Floats,
     lookahead_weight: float | None = None,
+    held: int = 0,
+    held_entropy: Floats | None = None,
 ) -> Advance:
-    """Take one event from beginning to end: frontier, :func:`step`, diagnostic loss.
+    """Take one event from beginning to end: frontier, :func:`step`, diagnostic loss, signals.
 
-    The same as calling the three, but one call where the kernel is compiled.
+    The same as calling all of them, to the precision of float32: the plan is stored in it, what is
+    told belongs to the plan as it is stored, and where the kernel is compiled, matrices are float32
+    throughout (docs/decisions/0015-float32-step.md). Arrays of float32 are taken as they are.
 
     Parameters
     ----------
@@ -85,29 +63,63 @@ def advance(
         As for :func:`step`.
     lookahead_weight
         As for :func:`ontrack.solver.frontier.frontier`.
+    held
+        As for :func:`step`.
+    held_entropy : (K,), optional
+        As for :func:`ontrack.solver.objective.diagnostic_loss`.
 
     Raises
     ------
     ValueError
         As :func:`step` does, or if ``lookahead_weight`` is outside [0, 1].
     """
+    _check(references, coupling, cost, distance, age, mu, held)
+    ahead = lookahead_share(params, lookahead_weight)
+    problem = coupling, cost, distance, age, mu, ahead, held, held_entropy
     compiled = kernels.compiled()
     if compiled is not None:
-        return _advance_compiled(
-            compiled, params, references, coupling, cost, distance, age, mu, lookahead_weight
-        )
-    mask = frontier(column_mass(coupling.plan), references, params, lookahead_weight)
-    new, info = step(params, references, coupling, cost, distance, age, mu, mask.marginal)
-    losses = diagnostic_loss(cost, distance, new.plan, mu, mask.marginal, references, params)
-    return Advance(
-        mask,
-        new,
-        info.linear_cost[:, -1],
-        losses,
-        info.inner_iterations,
-        info.inner_residual,
-        info.converged,
-    )
+        made = kernels.advance(compiled, params, references, *problem)
+        if made is not None:
+            after, numbers, flags, iterations = made
+            return Advance(after, Reading(numbers, flags), iterations, params.inner_tolerance)
+    return _advance_by_numpy(params, references, *problem)
+
+
+def _advance_by_numpy(
+    params: SolverParams,
+    references: ReferenceArrays,
+    coupling: Coupling,
+    cost: Reals,
+    distance: Reals,
+    age: Floats,
+    mu: Floats,
+    ahead: float,
+    held: int,
+    held_entropy: Floats | None,
+) -> Advance:
+    """Do it by numpy in float64; only what an open run keeps is rounded to float32."""
+    known = distance
+    wide = [np.asarray(array, np.float64) for array in (coupling.plan, cost, distance)]
+    plan, cost, distance = wide
+    mask, old = frontier(column_mass(plan), references, params, ahead), plan.shape[1]
+    left = carried(coupling, distance[:old, :old], references)
+    slope = gradient(*left, distance[old, :old], plan, references, held)
+    before = Coupling(plan, coupling.u, coupling.v)
+    new, info, residual = _solve(params, before, slope, cost, age, mu, mask.marginal, held)
+    stored = new.plan.astype(np.float32)
+    plan = stored.astype(np.float64)
+    cross, sides = structure_terms(distance, plan, references)
+    product = quadratic(cross, sides, plan)
+    losses = assembled_loss(cost, plan, mu, mask.marginal, product, params, held, held_entropy)
+    rows = mask, info.linear_cost[:, -1], cost[:, -1], losses, residual
+    reading = read(params, references, Coupling(plan, new.u, new.v), mu, *rows, sides)
+    terms = None
+    if kernels.compiled() is None:  # a compiled kernel has its own, in another rounding
+        kept = np.stack([stored, cross.astype(np.float32)])
+        stored = kept[0]
+        terms = StructureTerms(stored, known, reading.numbers, kept)
+    after = Coupling(stored, new.u, new.v, terms)
+    return Advance(after, reading, info.inner_iterations, params.inner_tolerance)
 
 
 def step(
@@ -119,6 +131,7 @@ def step(
     age: Floats,
     mu: Floats,
     marginal: Floats,
+    held: int = 0,
 ) -> tuple[Coupling, StreamingInfo]:
     """Extend the coupling by one event.
 
@@ -137,13 +150,18 @@ def step(
         Age weights in [0, 1] and masses >= 0 of all steps.
     marginal : (K, M)
         Frontier-masked reference masses, 0 on padding.
+    held
+        First rows of the plan that are constants: rows into which finished steps were collapsed.
+        Their mass counts in the columns and in the linearisation of the other rows. Nothing else of
+        them enters: neither cost, age, mu nor u; all stay as they are.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together or a cost, distance or age is not finite.
+        If shapes do not fit together, ``held`` is no number of old rows, or a cost, distance or age
+        is not finite.
     """
-    count, old, width = _check(references, coupling, cost, distance, age, mu)
+    count, old, width = _check(references, coupling, cost, distance, age, mu, held)
     check_shape("marginal", marginal, (count, width))
     compiled = kernels.compiled()
     if compiled is not None:
@@ -160,103 +178,77 @@ def step(
             params.inner_iterations,
             params.inner_tolerance,
             np.zeros(count, dtype=np.bool_),
+            held,
         )
         return made.coupling, _info(made.total_cost, made.iterations, made.residual, params)
     # The plan's new row is empty: it adds nothing, so the matching column of D^P is left out.
-    gradient = linearise(distance[:, :old], coupling.plan, references)
-    total_cost = linear_cost(cost, gradient, age, params)
+    slope = linearise(distance[held:, :old], coupling.plan, references)
+    new, info, _ = _solve(params, coupling, slope, cost, age, mu, marginal, held)
+    return new, info
+
+
+def _solve(
+    params: SolverParams,
+    coupling: Coupling,
+    slope: Floats,
+    cost: Floats,
+    age: Floats,
+    mu: Floats,
+    marginal: Floats,
+    held: int,
+) -> tuple[Coupling, StreamingInfo, Floats]:
+    """Take :func:`step` by numpy, linearised already; each reference's residual beside."""
+    old = coupling.plan.shape[1]
+    total_cost = linear_cost(cost[:, held:], slope, age[held:], params)
     kernel = gibbs_kernel(total_cost, params.epsilon)
+    held_plan = coupling.plan[:, :held]
     scalings = scale(
         kernel,
-        mu,
+        mu[held:],
         marginal,
-        _extended(coupling.u),
+        _extended(coupling.u[:, held:]),
         coupling.v,
         params.exponent,
         params.inner_iterations,
         params.inner_tolerance,
+        held_mass=column_mass(held_plan) if held else None,
     )
-    plan = assemble(kernel, scalings, params.gamma)
-    kept = plan[:, :old]
-    kept += (1.0 - params.gamma) * coupling.plan
+    plan, u = assemble(kernel, scalings, params.gamma), scalings.u
+    kept = plan[:, : old - held]
+    kept += (1.0 - params.gamma) * coupling.plan[:, held:]
+    if held:
+        plan = np.concatenate([held_plan, plan], axis=1)
+        u = np.concatenate([coupling.u[:, :held], u], axis=1)
     info = _info(total_cost, scalings.iterations, scalings.residual, params)
-    return Coupling(plan, scalings.u, scalings.v), info
-
-
-def _advance_compiled(
-    compiled: ModuleType,
-    params: SolverParams,
-    references: ReferenceArrays,
-    coupling: Coupling,
-    cost: Floats,
-    distance: Floats,
-    age: Floats,
-    mu: Floats,
-    lookahead_weight: float | None,
-) -> Advance:
-    count, old, width = _check(references, coupling, cost, distance, age, mu)
-    nodes = count, width
-    plan, u, v = np.empty((count, old + 1, width)), np.empty((count, old + 1)), np.empty(nodes)
-    marginal, newest_cost = np.empty(nodes), np.empty((count, 1, width))
-    satisfied, active = np.empty(nodes, np.bool_), np.empty(nodes, np.bool_)
-    lookahead, residual, losses = np.empty(nodes, np.bool_), np.empty(count), np.empty(count)
-    iterations = compiled.advance(
-        *kernels.plain(
-            coupling.plan, coupling.u, coupling.v, cost, distance, age, mu, references.nu
-        ),
-        *kernels.plain_flags(references.valid, references.parents),
-        *kernels.plain(references.structure),
-        params.kappa,
-        lookahead_share(params, lookahead_weight),
-        params.dormant_weight,
-        params.theta,
-        params.epsilon,
-        params.exponent,
-        params.gamma,
-        params.lam,
-        params.inner_iterations,
-        params.inner_tolerance,
-        marginal,
-        satisfied,
-        active,
-        lookahead,
-        plan,
-        u,
-        v,
-        newest_cost,
-        residual,
-        losses,
-    )
-    if iterations < 0:
-        raise ValueError(NOT_FINITE)
-    change = max(residual.tolist())
-    return Advance(
-        Frontier(marginal, satisfied, active, lookahead),
-        Coupling(plan, u, v),
-        newest_cost[:, 0],
-        losses,
-        iterations,
-        change,
-        change < params.inner_tolerance,
-    )
+    return Coupling(plan, u, scalings.v), info, scalings.residual
 
 
 def _check(
     references: ReferenceArrays,
     coupling: Coupling,
-    cost: Floats,
-    distance: Floats,
+    cost: Reals,
+    distance: Reals,
     age: Floats,
     mu: Floats,
+    held: int,
 ) -> tuple[int, int, int]:
     """Return the shape of the plan before the step."""
-    count, old, width = coupling.plan.shape
+    old = coupling.plan.shape[1]
     steps = old + 1
-    check_shape("cost", cost, (references.count, steps, references.width))
-    check_shape("plan", coupling.plan, (references.count, old, references.width))
-    check_shape("distance", distance, (steps, steps))
-    check_shape("age", age, (steps,))
-    check_shape("mu", mu, (steps,))
+    if not 0 <= held <= old:
+        raise ValueError(f"held must lie in 0..{old}, the rows of the plan, got {held}")
+    count, width = references.nu.shape
+    if (
+        cost.shape != (count, steps, width)
+        or coupling.plan.shape != (count, old, width)
+        or distance.shape != (steps, steps)
+        or not age.shape == mu.shape == (steps,)
+    ):  # one by one only to name the one that is wrong: this runs at every event
+        check_shape("cost", cost, (count, steps, width))
+        check_shape("plan", coupling.plan, (count, old, width))
+        check_shape("distance", distance, (steps, steps))
+        check_shape("age", age, (steps,))
+        check_shape("mu", mu, (steps,))
     return count, old, width
 
 

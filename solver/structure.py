@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ontrack.solver.arrays import Floats, Hops, Ints
+from ontrack.solver.arrays import Floats, Hops, Ints, Singles
 
 UNCONNECTED = 16_383
 """Hop count of two nodes without a path. Twice it, plus one, is the largest int16: sums of two hop
@@ -29,6 +29,7 @@ def _distance_table() -> Floats:
 
 
 _DISTANCE = _distance_table()
+_SINGLE_DISTANCE = _DISTANCE.astype(np.float32)
 
 
 def append_node(hops: Hops, neighbours: Sequence[int]) -> Hops:
@@ -108,6 +109,12 @@ def insert_edge(hops: Hops, i: int, k: int) -> tuple[Hops, Ints]:
 def distances(hops: Hops) -> Floats:
     """Normalise hop counts: ``h / (h + 1)``, 1 where unconnected; same shape, float64."""
     table = _DISTANCE
+    return table.take(hops)
+
+
+def single_distances(hops: Hops) -> Singles:
+    """Do the same in float32, for the streaming step."""
+    table = _SINGLE_DISTANCE
     return table.take(hops)
 
 

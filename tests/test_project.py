@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 import yaml
 
-from ontrack.pipeline.kafka.app import STOP_S_MAX
+from ontrack.pipeline.kafka.shell import STOP_S_MAX
 from ontrack.pipeline.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,6 +20,8 @@ from ontrack.topics.verdicts import Output
 MINUTE_MS: Final = 60_000
 #: Stands for every group beyond the limit of groups.
 OTHERS: Final = "(others)"
+#: Characters of an agent, task or tenant that count.
+NAME_MAX: Final = 512
 _COST_DIGITS: Final = 6
 _SAVED_DIGITS: Final = 3
 
@@ -93,13 +95,18 @@ class FleetAggregate(_Model):
 
 
 def group_of(output: Output) -> GroupKey:
-    """Return whose run an output is about; of an agent the id, or else the name."""
+    """Return whose run an output is about; of an agent the id, or else the name.
+
+    No event may have a longer name than ``NAME_MAX``. Whoever else writes to an output topic may,
+    and a line with it would be refused by the broker, again and again.
+    """
     agent = getattr(output, "agent", None)
-    return GroupKey(
+    names = (
         None if agent is None else agent.id or agent.name,
         getattr(output, "task_id", None),
         getattr(output, "tenant", None),
     )
+    return GroupKey(*(None if name is None else name[:NAME_MAX] for name in names))
 
 
 def minute_at(number: int) -> datetime:

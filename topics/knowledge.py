@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from ontrack.topics.events import ArtifactIds, Call, ErrorInfo, Name, Seq, Step
+from ontrack.topics.events import Agent, ArtifactIds, Call, ErrorInfo, Name, Seq, Step
 
 
 class Effect(StrEnum):
@@ -357,7 +357,14 @@ class Switch(_Model):
         """The message key: one switch for each part of the fleet."""
         return self.scope if self.name is None else f"{self.scope}:{self.name}"
 
-    def covers(self, agent: str | None, task_id: str | None, tenant: str | None) -> bool:
-        """Tell whether a run is of this part."""
-        found = {"agent": agent, "task": task_id, "tenant": tenant}
-        return self.scope == "all" or found[self.scope] == self.name
+    def covers(self, agent: Agent | None, task_id: str | None, tenant: str | None) -> bool:
+        """Tell whether a run is of this part.
+
+        An agent is meant by its id and by its name: pages and tables show the one or the other, and
+        many hosts say a name alone.
+        """
+        if self.scope == "all":
+            return True
+        if self.scope == "agent":
+            return agent is not None and self.name in (agent.id, agent.name)
+        return self.name == (task_id if self.scope == "task" else tenant)

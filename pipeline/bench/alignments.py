@@ -37,6 +37,8 @@ class AlignmentStep:
     cost : (K, t, m)
     distance : (t, t)
     age, mu : (t,)
+    stored_cost, stored_distance
+        The same in float32, as an open run keeps them.
     textbook_references, textbook_states
         The same references and state, one by one, for the textbook implementation.
     """
@@ -47,6 +49,8 @@ class AlignmentStep:
     distance: Array
     age: Array
     mu: Array
+    stored_cost: npt.NDArray[np.float32]
+    stored_distance: npt.NDArray[np.float32]
     textbook_references: tuple[textbook.Reference, ...]
     textbook_states: tuple[textbook.State, ...]
 
@@ -79,8 +83,8 @@ def engine(event: AlignmentStep) -> tuple[Coupling, Array]:
         PARAMS,
         event.references,
         event.coupling,
-        event.cost,
-        event.distance,
+        event.stored_cost,
+        event.stored_distance,
         event.age,
         event.mu,
     )
@@ -155,21 +159,25 @@ def _event(
     references: ReferenceArrays, coupling: Coupling, cost: Array, distance: Array, steps: int
 ) -> AlignmentStep:
     """Cut the inputs of event ``steps`` out of those of the whole run."""
+    cost = np.ascontiguousarray(cost[:, :steps])
+    distance = np.ascontiguousarray(distance[:steps, :steps])
     age = np.minimum(1.0, np.arange(steps - 1, -1, -1) / 3.0)
     return AlignmentStep(
         references=references,
         coupling=coupling,
-        cost=np.ascontiguousarray(cost[:, :steps]),
-        distance=np.ascontiguousarray(distance[:steps, :steps]),
+        cost=cost,
+        distance=distance,
         age=age,
         mu=np.full(steps, 1.0 / references.mean_size),
+        stored_cost=cost.astype(np.float32),
+        stored_distance=distance.astype(np.float32),
         textbook_references=tuple(
             textbook.Reference(*(np.ascontiguousarray(part) for part in parts))
             for parts in zip(references.structure, references.parents, references.nu, strict=True)
         ),
         textbook_states=tuple(
             textbook.State(*parts)
-            for parts in zip(coupling.plan, coupling.u, coupling.v, strict=True)
+            for parts in zip(coupling.plan.astype(np.float64), coupling.u, coupling.v, strict=True)
         ),
     )
 

@@ -37,8 +37,15 @@ PAUSE_S = 0.01  # between two questions
 DEADLINE_MS = 5000  # long, so that a slow answer is measured and not replaced by the policy's
 
 
-async def end_to_end(settings: Settings, load: Sequence[Message], rate: float) -> list[float]:
+async def end_to_end(
+    settings: Settings, load: Sequence[Message], rate: float, dues: Sequence[float] | None = None
+) -> list[float]:
     """Send events at a rate; return the seconds from each sending to its verdict being read.
+
+    Parameters
+    ----------
+    dues
+        When each event is sent, in seconds from the first; None: evenly.
 
     Raises
     ------
@@ -58,7 +65,7 @@ async def end_to_end(settings: Settings, load: Sequence[Message], rate: float) -
                 complete.set()
 
     async with _listening(settings, topics_of(settings).verdicts.name, take):
-        await _send(settings, load, rate, sent)
+        await _send(settings, load, rate, sent, dues)
         await _within(complete.wait(), lambda: f"{len(taken)} of {expected} verdicts came")
     times = list(taken.values())
     return times[int(len(times) * WARM_UP_SHARE) :]
@@ -140,14 +147,19 @@ async def gate_topics(settings: Settings, runs: Sequence[Asked], questions: int)
 
 
 async def _send(
-    settings: Settings, load: Iterable[Message], rate: float, sent: dict[str, float]
+    settings: Settings,
+    load: Iterable[Message],
+    rate: float,
+    sent: dict[str, float],
+    dues: Sequence[float] | None = None,
 ) -> None:
-    """Send one event after the other, evenly; note when each was handed to the client."""
+    """Send one event after the other; note when each was handed to the client."""
     topic = topics_of(settings).events.name
     async with _producer(settings) as producer:
         acknowledged, began = [], perf_counter()
         for number, message in enumerate(load):
-            ahead = began + number / rate - perf_counter()
+            due = number / rate if dues is None else dues[number]
+            ahead = began + due - perf_counter()
             if ahead > 0:
                 await asyncio.sleep(ahead)
             if message.verdict_id is not None:

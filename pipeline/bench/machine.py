@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_PACKAGES: Final = ("ontrack", "numba", "scipy", "POT", "pm4py", "ek", "aiokafka")
+_STEAL: Final = 7  # the place of steal among the ticks of /proc/stat
 
 
 def machine_facts() -> dict[str, Any]:
@@ -24,6 +28,40 @@ def machine_facts() -> dict[str, Any]:
         "blas_threads": blas_threads(),
         "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
     }
+
+
+def circumstances() -> dict[str, Any]:
+    """Return what else a run of all benches should say: the load, the system, who took part."""
+    return {
+        "load": [round(each, 1) for each in os.getloadavg()],
+        "system": f"{platform.system()} {platform.release()}",
+        "versions": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def stolen(before: Sequence[int] | None, after: Sequence[int] | None) -> float | None:
+    """Return the share of processor time that the host gave to others between two readings."""
+    if before is None or after is None or len(before) <= _STEAL:
+        return None
+    spent = [end - begin for begin, end in zip(before, after, strict=True)]
+    # guest and guest_nice, the last two, are in user and nice already.
+    total = sum(spent[: _STEAL + 1])
+    return spent[_STEAL] / total if total > 0 else None
+
+
+def processor_ticks() -> tuple[int, ...] | None:
+    """Return the ticks that all processors spent on each kind of work so far (Linux)."""
+    listing = Path("/proc/stat")
+    if not listing.is_file():
+        return None
+    return tuple(int(each) for each in listing.read_text().splitlines()[0].split()[1:])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def blas_threads() -> int | None:

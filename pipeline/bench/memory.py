@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ontrack.pipeline.bench.load import long_references, open_runs
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.runs import RunStore
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts
+from ontrack.pipeline.workplace.long_runs import long_references, open_runs
 
 PROGRESS_S = 10.0
 

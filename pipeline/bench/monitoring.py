@@ -26,22 +26,28 @@ _VOCABULARY = (
 _TOOLS, _WORDS = _TOOL_NAMES.split(), _VOCABULARY.split()
 _RESULT_WORDS = 90
 """Gives results of about 700 characters, the median of the recorded runs at hand."""
+_LETTERS = "bcdfghjklmnpqrstvwxz"
 
 
 class MonitorStep:
     """The last step of a run of ``size`` steps, against ``count`` references as long as it.
 
     The run follows its references in other words, so nothing intervenes. Events declare no
-    artifacts: these are found by the built-in rules, as for most hosts. Each message has texts that
-    were never seen before, so nothing comes out of the encoder's cache.
+    artifacts: these are found by the built-in rules, as for most hosts.
 
     Parameters
     ----------
     settings
         Profile and encoder are measured as set.
+    variants
+        How many wordings of the step take turns; each has been met before, so all its texts come
+        out of the encoder's cache. None: each message has texts that were never seen before, and
+        one word in each of them that was never seen either, as recorded runs have them.
     """
 
-    def __init__(self, settings: Settings, size: int, count: int) -> None:
+    def __init__(
+        self, settings: Settings, size: int, count: int, variants: int | None = None
+    ) -> None:
         references = [_reference(size, index) for index in range(count)]
         self._monitor = EmbeddedMonitor(settings, references)
         for seq in range(size - 1):
@@ -49,12 +55,16 @@ class MonitorStep:
         self._before: RunState = self._monitor.state.runs[_RUN]
         self._last = size - 1
         self._made = 0
+        self._variants = variants
+        for _ in range(variants or 0):
+            self.apply(self.message())
 
     def message(self) -> bytes:
-        """Put the run back to before its last step; return that step in fresh words."""
+        """Put the run back to before its last step; return that step in other words."""
         self._monitor.state.runs[_RUN] = self._before
         self._made += 1
-        return codecs.encode(_step(self._last, variant=f"fresh {self._made}"))
+        number = self._made if self._variants is None else self._made % self._variants
+        return codecs.encode(_step(self._last, variant=f"fresh {_made_up(number)}"))
 
     def apply(self, message: bytes) -> list[bytes]:
         """Fold one message; return the encoded outputs."""
@@ -72,6 +82,14 @@ def _reference(size: int, index: int) -> Reference:
         provenance=Provenance.GOLD,
         steps=tuple(ReferenceStep.of(step) for step in said),
     )
+
+
+def _made_up(number: int) -> str:
+    """Return a word that no text has and no other number gives."""
+    word = _LETTERS[number % len(_LETTERS)]
+    while number := number // len(_LETTERS):
+        word += _LETTERS[number % len(_LETTERS)]
+    return f"x{word}"
 
 
 def _step(seq: int, variant: str) -> Step:

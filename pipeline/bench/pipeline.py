@@ -63,6 +63,8 @@ class Figure:
 async def measure(settings: Settings, plan: Plan, note: Callable[[str], None]) -> list[Figure]:
     """Measure everything in one go; topics, group and files are the bench's own, and removed.
 
+    The worker is one of the ``runtime`` that the settings name.
+
     Parameters
     ----------
     note
@@ -91,7 +93,7 @@ async def _measure(
     before = throughput.embedded(settings, load)
     async with worker(settings, folder) as process:
         note("worker: the same events over Kafka")
-        done = await throughput.sustained(settings, process, load, before.verdicts)
+        done = await throughput.sustained(settings, [process], load, before.verdicts)
         note("bare: a loop without a monitor on the same topic")
         bare_per_s = await throughput.bare(settings, target, before.verdict_bytes, folder)
         rate = max(1.0, done.events_per_s * LOAD_SHARE)

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import aiohttp
 
-from ontrack.pipeline.bench.load import long_references, open_runs
 from ontrack.pipeline.bench.stage import WorkerProcess, own_settings, topics
 from ontrack.pipeline.kafka.connection import start_admin, topics_of
 from ontrack.pipeline.kafka.provision import create_topics
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts
+from ontrack.pipeline.workplace.long_runs import long_references, open_runs
 
 READY_S_MAX = 900.0
 PROGRESS_LINES = ("partition_recovering", "checkpoint_restored", "partition_ready")

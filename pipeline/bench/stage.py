@@ -28,19 +28,22 @@ LOG_CHARACTERS = 2000
 def own_settings(settings: Settings, folder: Path) -> Settings:
     """Return settings under which nobody's topics, group, port or files are touched."""
     name = f"bench{uuid.uuid4().hex[:8]}"
+    own = {"topic_prefix": f"{name}.", "group": name, "log_level": "warning"}
+    return worker_settings(settings.model_copy(update=own), folder, "worker")
+
+
+def worker_settings(settings: Settings, folder: Path, name: str) -> Settings:
+    """Return settings of one more worker of the same group: a name, a port, files of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     return settings.model_copy(
         update={
-            "topic_prefix": f"{name}.",
-            "group": name,
-            "instance": f"{name}-worker",
+            "instance": f"{settings.group}-{name}",
             "web_host": "127.0.0.1",
             "web_port": port,
             "web_advertised_url": f"http://127.0.0.1:{port}",
-            "data_dir": str(folder / "data"),
-            "log_level": "warning",
+            "data_dir": str(folder / f"data-{name}"),
         }
     )
 
@@ -86,19 +89,19 @@ async def worker(settings: Settings, folder: Path) -> AsyncIterator[WorkerProces
 class WorkerProcess:
     """One real ``ontrack worker``."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path, name: str = "worker") -> None:
         self.url = f"http://127.0.0.1:{settings.web_port}"
         self.headers = {}
         if settings.web_token is not None:
             self.headers = {"Authorization": f"Bearer {settings.web_token.get_secret_value()}"}
         self._settings = settings
-        self._log = folder / "worker.log"
+        self._log = folder / f"{name}.log"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start it with the settings of this process, but for those that are the bench's own."""
         own = {"topic_prefix", "group", "instance", "web_host", "web_port", "web_advertised_url"}
-        own |= {"data_dir", "log_level", "broker"}
+        own |= {"data_dir", "log_level", "broker", "runtime"}
         values = self._settings.model_dump(include=own)
         environment = os.environ | {f"ONTRACK_{k.upper()}": str(v) for k, v in values.items()}
         program = "from ontrack.pipeline.cli import main; main()"
@@ -127,6 +130,17 @@ class WorkerProcess:
         raise BrokerUnavailable(
             f"the measured worker did not get ready; its log ends:\n{self.tail}"
         )
+
+    async def owned(self) -> int:
+        """Return how many partitions it has and has recovered; 0 while it does not answer."""
+        with suppress(aiohttp.ClientError, OSError):
+            async with (
+                aiohttp.ClientSession(headers=self.headers) as session,
+                session.get(f"{self.url}/readyz") as answer,
+            ):
+                told = await answer.json()
+                return sum(told["partitions"].values())
+        return 0
 
     @property
     def pid(self) -> int:

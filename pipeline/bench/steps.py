@@ -22,6 +22,9 @@ from ontrack.pipeline.settings import Settings
 SIZES = (20, 40, 80)
 MAIN = 40
 REFERENCES = 3
+VARIANTS = 8
+"""Wordings of a step that take turns where texts repeat."""
+
 SEEDS = range(4)
 """Problems of each size, taken in turn: one alone might happen to stop early."""
 
@@ -38,8 +41,9 @@ def contestants(settings: Settings) -> list[Contestant]:
     pot = pot_solver()
     if pot is not None:
         found.append(_aligning("pot", MAIN, steps[MAIN], pot))
-    monitor = MonitorStep(settings, MAIN, REFERENCES)
-    found.append(Contestant("monitor", label(MAIN), monitor.message, monitor.apply, "engine"))
+    for name, variants in (("monitor", None), ("monitor_cached", VARIANTS)):
+        monitor = MonitorStep(settings, MAIN, REFERENCES, variants)
+        found.append(Contestant(name, label(MAIN), monitor.message, monitor.apply, "engine"))
     return found
 
 

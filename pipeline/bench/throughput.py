@@ -53,7 +53,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """What the worker did with a backlog: events per second, and its own processor time."""
+    """What workers did with a backlog: events per second, and their own processor time."""
 
     events_per_s: float
     cpu_us_per_event: float | None
@@ -91,17 +91,17 @@ async def fill(settings: Settings, load: Sequence[Message]) -> None:
 
 
 async def sustained(
-    settings: Settings, worker: WorkerProcess, load: Sequence[Message], verdicts: int
+    settings: Settings, workers: Sequence[WorkerProcess], load: Sequence[Message], verdicts: int
 ) -> Sustained:
-    """Give a ready worker a backlog and watch the verdicts' topic grow.
+    """Give ready workers a backlog and watch the verdicts' topic grow.
 
     The clock runs from when all events are on the topic and a tenth of the verdicts are there, to
-    the last verdict: nothing but the worker and the broker is busy then.
+    the last verdict: nothing but the workers and the broker is busy then.
 
     Raises
     ------
     BrokerUnavailable
-        The worker ended, or gives no more verdicts although some are missing.
+        A worker ended, or they give no more verdicts although some are missing.
     """
     consumer = await start_consumer(settings)
     name = topics_of(settings).verdicts.name
@@ -116,13 +116,14 @@ async def sustained(
             if done > seen:
                 seen, moved = done, now
             if first is None and sending.done() and done >= verdicts * WARM_UP_SHARE:
-                first = (now, done, _cpu_s(worker.pid))
+                first = (now, done, cpu_s(workers))
             if done >= verdicts:
                 break
-            if not worker.alive or now - moved > STANDSTILL_S_MAX:
+            if not all(one.alive for one in workers) or now - moved > STANDSTILL_S_MAX:
+                logs = "\n".join(one.tail for one in workers)
                 raise BrokerUnavailable(
                     f"the measured worker stopped at {done} of {verdicts} verdicts; "
-                    f"its log ends:\n{worker.tail}"
+                    f"its log ends:\n{logs}"
                 )
             await asyncio.sleep(POLL_S)
         await sending
@@ -134,8 +135,8 @@ async def sustained(
             "the worker was done before the clock could start; measure more events"
         )
     events = len(load) * (done - first[1]) / verdicts
-    cpu_s = _cpu_s(worker.pid)
-    used = None if cpu_s is None or first[2] is None else 1e6 * (cpu_s - first[2]) / events
+    spent_s = cpu_s(workers)
+    used = None if spent_s is None or first[2] is None else 1e6 * (spent_s - first[2]) / events
     return Sustained(events / (now - first[0]), used)
 
 
@@ -175,10 +176,28 @@ async def _length(consumer: AIOKafkaConsumer, parts: Sequence[TopicPartition]) -
     return sum((await consumer.end_offsets(parts)).values())
 
 
-def _cpu_s(pid: int) -> float | None:
-    """Return the processor time of a process so far, where the system tells (Linux)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_s(workers: Sequence[WorkerProcess]) -> float | None:
+    """Return the processor time of all together so far, where the system tells (Linux)."""
+    ticks = 0
+    for worker in workers:
+        try:
+            fields = Path(f"/proc/{worker.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            return None
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def occupied_s(workers: Sequence[WorkerProcess]) -> float | None:
+    """Return how long their main threads ran or waited for a processor so far (Linux).
+
+    To whoever waits for a worker on a busy machine both are the same.
+    """
+    ns = 0
+    for worker in workers:
+        try:
+            ran, queued, _ = Path(f"/proc/{worker.pid}/schedstat").read_text().split()
+        except (OSError, ValueError):
+            return None
+        ns += int(ran) + int(queued)
+    return ns / 1e9

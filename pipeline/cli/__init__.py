@@ -35,7 +35,7 @@ _COMMANDS = {
     "simulate": ("simulate", "Make runs with injected faults, as files or onto Kafka."),
     "score": ("score", "Score the paths of recorded runs: steps, repeats, unsafe calls."),
     "calibrate": ("calibrate", "Choose thresholds on labelled runs, within a false-alarm budget."),
-    "bench": ("bench", "Measure the engine on this machine."),
+    "bench": ("bench", "Measure everything on this machine, as ratios beside their aims."),
 }
 
 _LINE_END = "\n"

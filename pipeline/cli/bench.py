@@ -12,6 +12,7 @@ import click
 
 from ontrack.pipeline.bench.machine import machine_facts
 from ontrack.pipeline.blas import one_blas_thread
+from ontrack.pipeline.cli import scale
 from ontrack.pipeline.cli.options import broker_option, json_option
 
 if TYPE_CHECKING:
@@ -33,9 +34,39 @@ _seconds_option = click.option(
 )
 
 
-@click.group(name="bench")
-def command() -> None:
-    """Measure the engine on this machine."""
+@click.group(name="bench", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Measure the engine on this machine; without a name, all of it (`all`)."""
+    if context.invoked_subcommand is None:
+        context.invoke(everything)
+
+
+@command.command(name="all")
+@broker_option
+@json_option
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    metavar="FILE",
+    help="Recorded runs for the vital signs [runs of the simulated workplace].",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Of all benches together, what they prepare included [480].",
+)
+def everything(
+    broker: str | None, as_json: bool, corpora: tuple[str, ...], seconds: float | None
+) -> None:
+    """Measure every figure in one run, and hold them against the aims.
+
+    What is not installed, or needs a broker that is not there, is named with the reason.
+    """
+    from ontrack.pipeline.cli.bench_all import run_all
+
+    run_all(broker, corpora, seconds, as_json)
 
 
 @command.command(name="step")
@@ -359,3 +390,6 @@ def recovery(broker: str | None, as_json: bool, runs: int, steps: int) -> None:
     set_up_logging("warning", settings.log_json)
     for found in asyncio.run(measure(settings, runs, steps, _note)):
         _say("recovery", {"runs": runs, "steps": steps} | asdict(found), as_json)
+
+
+command.add_command(scale.command)

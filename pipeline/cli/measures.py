@@ -11,7 +11,7 @@ from ontrack.pipeline.terminal import printable
 if TYPE_CHECKING:
     from ontrack.pipeline.evaluation.measures import Measure
 
-NOTES_SHOWN = ("warned_at", "loop_at", "by_step")
+NOTES_SHOWN = ("warned_at", "loop_at", "by_step", "steps")
 
 
 @contextmanager

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from pydantic import ValidationError
 
 from ontrack.pipeline.cli.options import broker_option, json_option
 from ontrack.pipeline.settings import load_settings
 from ontrack.pipeline.terminal import printable
-from ontrack.topics.knowledge import Switch
+from ontrack.topics.knowledge import Switch, SwitchScope
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,16 +48,34 @@ def _switch(
     reason: str | None = None,
     by: str | None = None,
 ) -> Switch:
-    given = [
-        Switch(scope=scope, name=name, reason=reason, by=by)
-        for scope, name in (("agent", agent), ("task", task), ("tenant", tenant))
-        if name is not None
-    ]
+    given: list[tuple[SwitchScope, str | None]] = []
+    if agent is not None:
+        given.append(("agent", agent))
+    if task is not None:
+        given.append(("task", task))
+    if tenant is not None:
+        given.append(("tenant", tenant))
     if everything:
-        given.append(Switch(scope="all", reason=reason, by=by))
+        given.append(("all", None))
     if len(given) != 1:
         raise click.UsageError("name one of --agent, --task, --tenant and --all")
-    return given[0]
+    scope, name = given[0]
+    if name == "":
+        # Mostly a variable that is not set; no run has such a name, and nobody would be stopped.
+        raise click.UsageError(f"--{scope} is empty")
+    try:
+        return Switch(scope=scope, name=name, reason=reason, by=by)
+    except ValidationError as error:
+        told = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
+        raise click.UsageError(told) from None
+
+
+def _user() -> str | None:
+    """Who throws it; a container may run under a number that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return f"uid {os.getuid()}"
 
 
 @command.command(name="on")
@@ -73,7 +93,7 @@ def on(
     """Switch to shadow mode."""
     from ontrack.pipeline.kafka.switches import throw
 
-    switch = _switch(agent, task, tenant, everything, reason, getpass.getuser())
+    switch = _switch(agent, task, tenant, everything, reason, _user())
     asyncio.run(throw(load_settings(broker=broker), switch.key, switch))
     click.echo(f"shadow on   {printable(switch.key)}")
 

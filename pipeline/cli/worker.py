@@ -1,4 +1,4 @@
-"""``ontrack worker``: the Faust worker."""
+"""``ontrack worker``: the worker, on Faust or on a bare loop."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ from ontrack.pipeline.settings import load_settings
 )
 @click.option("--web-port", type=int, help="Port of /healthz, /readyz and /metrics [6066].")
 @click.option("--data-dir", metavar="DIR", help="Faust's data directory [.cache/worker].")
+@click.option(
+    "--runtime",
+    type=click.Choice(["faust", "aiokafka"]),
+    help="What delivers events: Faust agents, or a bare loop, which costs less [faust].",
+)
 def command(
     broker: str | None,
     profile: str | None,
@@ -32,6 +37,7 @@ def command(
     web_host: str | None,
     web_port: int | None,
     data_dir: str | None,
+    runtime: str | None,
 ) -> None:
     """Read events and proposals from Kafka, publish verdicts, interventions and decisions."""
     one_blas_thread()  # before anything imports numpy
@@ -44,14 +50,21 @@ def command(
         web_host=web_host,
         web_port=web_port,
         data_dir=data_dir,
+        runtime=runtime,
     )
     set_up_logging(settings.log_level, settings.log_json, settings.show_arguments)
     # Imported here: Faust must find the event loop policy set, and nobody else needs Faust.
     import uvloop
 
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    from ontrack.pipeline.kafka.app import run_worker
     from ontrack.pipeline.kafka.provision import check_topics
 
     asyncio.run(check_topics(settings))
-    run_worker(settings)
+    if settings.runtime == "aiokafka":
+        from ontrack.pipeline.kafka import loop
+
+        loop.run_worker(settings)
+    else:
+        from ontrack.pipeline.kafka import app
+
+        app.run_worker(settings)

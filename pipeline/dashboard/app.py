@@ -79,8 +79,11 @@ def make_app(desk: Desk) -> FastAPI:
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     pages.add_static_files("/assets", ASSETS)
     templates.env.loader = _WithNonce(templates.env.loader)
-    # Styles go into the page's head: a file of ours, not markup of anybody's.
-    Client.shared_head_html = '<link rel="stylesheet" href="/assets/dashboard.css">'
+    # Files of ours go into the page's head, not markup of anybody's.
+    Client.shared_head_html = (
+        '<link rel="stylesheet" href="/assets/dashboard.css">'
+        '<script type="module" src="/assets/login.js"></script>'
+    )
     _routes(desk)
     ui.run_with(
         outer,

@@ -8,20 +8,19 @@ there is a login page; a request shows the cookie that it gave, or the token its
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import html
 import json
 import secrets
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, quote, urlsplit
 
 from pydantic import SecretStr
 
+from ontrack.pipeline.dashboard.sessions import SESSION_S, Sessions
+from ontrack.pipeline.dashboard.tries import TooManyTries, Tries
 from ontrack.pipeline.web import is_loopback
 
 Scope = MutableMapping[str, Any]
@@ -30,42 +29,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-COOKIE = "ontrack_session"
-SESSION_S = 12 * 3600.0
-SESSIONS_MAX = 1_000
+COOKIE = "ontrack_session"  # with the port behind it: browsers give one host's cookies to all ports
 FORM_BYTES_MAX = 8_192
-WRONG_TOKEN_S = 1.0  # a wrong one costs whoever guesses this long
+LOGGED_OUT = 1008  # how a socket is closed whose login has ended: "policy violation"
 NONCE = "csp_nonce"  # where in the ASGI scope the page template finds it
-
-
-class Sessions:
-    """Who has logged in: random names, kept as digests, each for :data:`SESSION_S` seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until: OrderedDict[bytes, float] = OrderedDict()
-
-    def open(self) -> str:
-        """Start a session; return what its cookie says."""
-        name = secrets.token_urlsafe(32)
-        self._until[self._digest(name)] = self._clock() + SESSION_S
-        while len(self._until) > SESSIONS_MAX:
-            self._until.popitem(last=False)
-        return name
-
-    def holds(self, name: str) -> bool:
-        """Tell whether a cookie is one of ours that has not run out."""
-        until = self._until.get(self._digest(name))
-        return until is not None and self._clock() < until
-
-    def close(self, name: str) -> None:
-        """End a session."""
-        self._until.pop(self._digest(name), None)
-
-    @staticmethod
-    def _digest(name: str) -> bytes:
-        # Looked up by digest: how long a look-up takes then tells nothing about the name.
-        return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
 
 
 class Guard:
@@ -83,6 +50,7 @@ class Guard:
         self.app = app
         self._token = None if token is None else token.get_secret_value().encode()
         self._sessions = sessions or Sessions()
+        self._tries = Tries(self._is_token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, or refuse it."""
@@ -104,13 +72,33 @@ class Guard:
             if self._token is None:
                 text += "; open http://127.0.0.1, or set ONTRACK_WEB_TOKEN"
             await _refuse(scope, guarded, 403, text)
-        elif self._token is None or self._may_look(headers):
+        else:
+            try:
+                shown = await self._shown(scope, headers)
+            except TooManyTries:
+                await _refuse(scope, guarded, 429, "too many wrong tokens at once; wait a second")
+                return
+            await self._serve(scope, receive, guarded, headers, shown)
+
+    async def _serve(
+        self,
+        scope: Scope,
+        receive: Receive,
+        guarded: Send,
+        headers: dict[str, str],
+        shown: Literal["nothing", "session", "token"],
+    ) -> None:
+        """Serve a request of ours by what it shows: the pages, or the way to log in."""
+        if shown != "nothing":
             if scope["type"] == "http" and scope["path"] in ("/login", "/logout"):
                 await self._log_out(scope, headers, guarded)
+            elif scope["type"] == "websocket" and shown == "session":
+                session = _cookie(headers, _cookie_name(scope, headers))
+                await self._serve_socket(scope, receive, guarded, session)
             else:
                 await self.app(scope, receive, guarded)
         elif scope["type"] == "http" and scope["path"] == "/login":
-            await self._login(scope, receive, guarded, nonce)
+            await self._login(scope, receive, headers, guarded)
         elif scope["type"] == "http" and _is_navigation(scope, headers):
             await self._show_login(scope, headers, guarded)
         else:
@@ -120,11 +108,38 @@ class Guard:
         assert self._token is not None
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
 
-    def _may_look(self, headers: dict[str, str]) -> bool:
+    async def _shown(
+        self, scope: Scope, headers: dict[str, str]
+    ) -> Literal["nothing", "session", "token"]:
+        """Tell what a request shows to be let in; where there is no token, nobody need.
+
+        Raises
+        ------
+        TooManyTries
+            A bearer that was not looked at.
+        """
+        if self._token is None:
+            return "token"
+        if self._sessions.holds(_cookie(headers, _cookie_name(scope, headers))):
+            return "session"
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(given.strip()):
-            return True
-        return self._sessions.holds(_cookie(headers, COOKIE))
+        if scheme.lower() != "bearer":
+            return "nothing"
+        is_right = await self._tries.look(_address(scope), given.strip())
+        return "token" if is_right else "nothing"
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send, session: str) -> None:
+        """Serve a socket for as long as the login holds that opened it.
+
+        A socket asks only once who it is. Without this, a tab that was open when somebody logged
+        out, or twelve hours ago, would be told of everything for ever.
+        """
+        with self._sessions.end_of(session) as end:
+            socket = _Socket(receive, send, end, lambda: self._sessions.left_s(session))
+            try:
+                await self.app(scope, socket.receive, socket.send)
+            finally:
+                socket.release()
 
     async def _show_login(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         path = scope["path"] + ("?" + scope["query_string"].decode("latin-1")).rstrip("?")
@@ -136,27 +151,75 @@ class Guard:
         location = "/login?next=" + quote(path, safe="")
         await _answer(send, 303, b"", extra=[(b"location", location.encode("ascii"))])
 
-    async def _login(self, scope: Scope, receive: Receive, send: Send, nonce: str) -> None:
+    async def _login(
+        self, scope: Scope, receive: Receive, headers: dict[str, str], send: Send
+    ) -> None:
+        nonce = scope[NONCE]
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if scope["method"] != "POST":
             await _answer(send, 200, login_page(nonce, _local(query.get("next", ["/"])[0])))
             return
         form = await _form(receive)
         target = _local(form.get("next", "/"))
-        if not self._is_token(form.get("token", "")):
-            await asyncio.sleep(WRONG_TOKEN_S)
+        try:
+            is_right = await self._tries.look(_address(scope), form.get("token", ""))
+        except TooManyTries:
+            page = login_page(nonce, target, "Too many tries at once: wait a second.")
+            await _answer(send, 429, page, extra=[(b"retry-after", b"1")])
+            return
+        if not is_right:
             await _answer(send, 401, login_page(nonce, target, "That is not the token."))
             return
-        cookie = _set_cookie(scope, self._sessions.open(), int(SESSION_S))
+        cookie = _set_cookie(scope, headers, self._sessions.open(), int(SESSION_S))
         where = quote(target, safe="/?&=%:+,;@~!$'()*-._")
         await _answer(send, 303, b"", extra=[(b"location", where.encode()), cookie])
 
     async def _log_out(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         extra = [(b"location", b"/")]
         if scope["path"] == "/logout" and scope["method"] == "POST":
-            self._sessions.close(_cookie(headers, COOKIE))
-            extra.append(_set_cookie(scope, "", 0))
+            self._sessions.close(_cookie(headers, _cookie_name(scope, headers)))
+            extra.append(_set_cookie(scope, headers, "", 0))
         await _answer(send, 303, b"", extra=extra)
+
+
+class _Socket:
+    """A websocket that is closed from here at an end, or when its time is over."""
+
+    def __init__(
+        self, receive: Receive, send: Send, end: asyncio.Event, left_s: Callable[[], float]
+    ) -> None:
+        self._receive = receive
+        self._send = send
+        self._left_s = left_s
+        self._ending = asyncio.ensure_future(end.wait())
+        self._is_closed = False
+
+    def release(self) -> None:
+        """Wait for the end no longer."""
+        self._ending.cancel()
+
+    async def receive(self) -> Message:
+        """Return what came from the browser, or that it has gone once the login has."""
+        asking = asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait(
+                {asking, self._ending},
+                timeout=self._left_s(),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if asking.done() and not self._ending.done():
+                return asking.result()
+        finally:
+            if not asking.done():
+                asking.cancel()
+        self._is_closed = True
+        await self._send({"type": "websocket.close", "code": LOGGED_OUT})
+        return {"type": "websocket.disconnect", "code": LOGGED_OUT}
+
+    async def send(self, message: Message) -> None:
+        """Send; nothing any more once the login has ended."""
+        if not (self._is_closed or self._ending.done()):
+            await self._send(message)
 
 
 def login_page(nonce: str, target: str, fault: str = "") -> bytes:
@@ -254,9 +317,30 @@ def _cookie(headers: dict[str, str], name: str) -> str:
     return "" if found is None else found.value
 
 
-def _set_cookie(scope: Scope, value: str, age_s: int) -> tuple[bytes, bytes]:
-    secure = "; Secure" if scope.get("scheme") in ("https", "wss") else ""
-    text = f"{COOKIE}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+def _cookie_name(scope: Scope, headers: dict[str, str]) -> str:
+    """Return the session's cookie for the port that the browser asked, as it sees it."""
+    try:
+        port = urlsplit(f"//{headers.get('host', '')}").port
+    except ValueError:
+        port = None
+    return f"{COOKIE}_{port or (443 if _is_secure(scope) else 80)}"
+
+
+def _is_secure(scope: Scope) -> bool:
+    return scope.get("scheme") in ("https", "wss")
+
+
+def _address(scope: Scope) -> str:
+    """Return where a request comes from, behind a proxy as uvicorn believes it."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def _set_cookie(
+    scope: Scope, headers: dict[str, str], value: str, age_s: int
+) -> tuple[bytes, bytes]:
+    secure = "; Secure" if _is_secure(scope) else ""
+    name = _cookie_name(scope, headers)
+    text = f"{name}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
     return b"set-cookie", text.encode("ascii")
 
 
@@ -278,9 +362,9 @@ async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})  # before it opened: HTTP 403
         return
-    name = {401: "Unauthorized", 403: "Forbidden"}[status]
+    name = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests"}[status]
     body = json.dumps({"error": name, "text": text}).encode()
-    extra = [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    extra = {401: [(b"www-authenticate", b"Bearer")], 429: [(b"retry-after", b"1")]}.get(status)
     await _answer(send, status, body, "application/json", extra)
 
 

@@ -154,7 +154,7 @@ def heat_map(coupling: Coupling) -> tuple[Options, str, int, int]:
             **_AXIS,
             "type": "category",
             "inverse": True,
-            "data": [str(seq) for seq in coupling.rows],
+            "data": list(coupling.labels) or [str(seq) for seq in coupling.rows],
             "name": "step of the run",
             "nameLocation": "middle",
             "nameRotate": 90,

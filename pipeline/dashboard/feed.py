@@ -33,6 +33,14 @@ class FeedState:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter, and when it was written, in milliseconds since 1970: it does not say."""
+
+    said: DeadLetter
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """What runs are compared with, as of now; each sorted by its id or name."""
 
@@ -82,6 +90,9 @@ class Feed(Protocol):
             The run's events are not known (any more), or their source is away.
         """
 
+    def reading(self, run_id: str) -> str:
+        """Return how far :meth:`picture` has come with a run, for those who wait; "" unknown."""
+
     async def run_events(self, run_id: str) -> list[bytes]:
         """Return the run's events as their source holds them, one JSON object each.
 
@@ -100,7 +111,7 @@ class Feed(Protocol):
             The source is away.
         """
 
-    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int) -> list[Letter]:
         """Return the latest dead letters, the latest first.
 
         Raises

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from ontrack.pipeline.dashboard.feed import FeedState, FeedStatus, OnOutput
+from ontrack.pipeline.dashboard.feed import FeedState, FeedStatus, Letter, OnOutput
 from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.quarantine import fault
 from ontrack.topics.verdicts import DeadLetter, Decision, Output, Verdict, as_plain
@@ -40,12 +40,12 @@ class Heard:
     def __init__(self) -> None:
         self._decisions: OrderedDict[str, dict[str, dict[str, Any]]] = OrderedDict()
         self._stamps: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        self._letters: OrderedDict[str, DeadLetter] = OrderedDict()
+        self._letters: OrderedDict[str, Letter] = OrderedDict()
 
-    def said(self, output: Output) -> None:
-        """Note an output."""
+    def said(self, output: Output, time_ms: int) -> None:
+        """Note an output and when it was said; of a dead letter said twice, the first time."""
         if isinstance(output, DeadLetter):
-            self._letters[output.id] = cut(output)
+            self._letters.setdefault(output.id, Letter(cut(output), time_ms))
             _trim(self._letters, LETTERS_MAX)
         elif isinstance(output, Decision):
             kept = self._decisions.setdefault(output.run_id, {})
@@ -59,7 +59,7 @@ class Heard:
             self._stamps.move_to_end(output.run_id)
             _trim(self._stamps, RUNS_MAX)
 
-    def letters(self, limit: int) -> list[DeadLetter]:
+    def letters(self, limit: int) -> list[Letter]:
         """Return the latest dead letters, latest first."""
         return list(reversed(self._letters.values()))[: max(0, limit)]
 
@@ -110,7 +110,7 @@ class Told:
 
     def said(self, output: Output, time_ms: int) -> None:
         """Pass an output on."""
-        self.heard.said(output)
+        self.heard.said(output, time_ms)
         if self._on_output is None:
             return
         try:

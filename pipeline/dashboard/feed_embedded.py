@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from ontrack.pipeline.dashboard.feed import FeedState, Known, OnOutput, Unavailable
+from ontrack.pipeline.dashboard.feed import FeedState, Known, Letter, OnOutput, Unavailable
 from ontrack.pipeline.dashboard.feed_base import Told, now_ms
 from ontrack.pipeline.dashboard.pictures import MemoryPictures
 from ontrack.pipeline.dashboard.run_model import RunPicture
@@ -93,6 +93,10 @@ class EmbeddedFeed:
         """Fold the run again, by a fold of its own."""
         return self._told.heard.complete(await self._pictures.of(run_id))
 
+    def reading(self, run_id: str) -> str:
+        """Return how far it has been folded."""
+        return self._pictures.folding(run_id)
+
     async def run_events(self, run_id: str) -> list[bytes]:
         """Return the run's events."""
         found = self.memory.events(run_id)
@@ -110,7 +114,7 @@ class EmbeddedFeed:
             tuple(redaction.task(item) for item in tasks),
         ).ordered()
 
-    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int) -> list[Letter]:
         """Return the latest."""
         return self._told.heard.letters(limit)
 

@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 import aiohttp
 from pydantic import TypeAdapter, ValidationError
+from yarl import URL
 
-from ontrack.pipeline.dashboard.feed import FeedState, Known, OnOutput, Unavailable
+from ontrack.pipeline.dashboard.feed import FeedState, Known, Letter, OnOutput, Unavailable
 from ontrack.pipeline.dashboard.feed_base import Told, now_ms
 from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.serving.stream import HEARTBEAT_S, RECENT_MAX
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
-from ontrack.topics.verdicts import DeadLetter
 
 LINE_BYTES_MAX: Final = 8 * 1_048_576
 SILENCE_S_MAX: Final = 3 * HEARTBEAT_S
@@ -77,7 +77,7 @@ class HttpFeed:
 
     async def picture(self, run_id: str) -> RunPicture:
         """Let the daemon fold the run: it has the settings, the references and the encoder."""
-        raw = await self._get(f"/v1/runs/{quote(run_id, safe='')}/picture")
+        raw = await self._get(_path(run_id, "picture"))
         try:
             return self._told.heard.complete(_PICTURE.validate_json(raw))
         except ValidationError as error:
@@ -86,9 +86,13 @@ class HttpFeed:
                 "serve and dashboard"
             ) from error
 
+    def reading(self, run_id: str) -> str:  # noqa: ARG002
+        """Return nothing: the daemon does not say."""
+        return ""
+
     async def run_events(self, run_id: str) -> list[bytes]:
         """Return the run's events."""
-        return (await self._get(f"/v1/runs/{quote(run_id, safe='')}/events")).splitlines()
+        return (await self._get(_path(run_id, "events"))).splitlines()
 
     async def known(self) -> Known:
         """Return what runs are compared with."""
@@ -101,15 +105,16 @@ class HttpFeed:
             ) from error
         return known.ordered()
 
-    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int) -> list[Letter]:
         """Return those of the stream, from a little before the start on."""
         return self._told.heard.letters(limit)
 
     async def _get(self, path: str) -> bytes:
         if self._session is None:
             raise Unavailable("the feed has not been started")
+        url = URL(self._url + path, encoded=True)  # as it is: a run may be called ".."
         try:
-            async with asyncio.timeout(ANSWER_S_MAX), self._session.get(self._url + path) as answer:
+            async with asyncio.timeout(ANSWER_S_MAX), self._session.get(url) as answer:
                 body = await answer.read()
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(self._away(error)) from error
@@ -167,6 +172,13 @@ class HttpFeed:
         if status in (401, 403):
             return f"{self._url} asks for its token: set ONTRACK_WEB_TOKEN to the one it has"
         return f"{self._url}: {_text(body) or f'answers with {status}'}"
+
+
+def _path(run_id: str, what: str) -> str:
+    """Return where the daemon tells something about a run, whatever its id looks like."""
+    # A dot of a path stands for a folder, and whoever sends it on may walk there.
+    name = quote(run_id, safe="", errors="replace").replace(".", "%2E")
+    return f"/v1/runs/{name}/{what}"
 
 
 def _heartbeat(line: bytes) -> int | None:

@@ -15,12 +15,42 @@ from ontrack.pipeline.dashboard.fleet_model import (
     RunStateName,
     SortKey,
     Totals,
+    Unsaid,
 )
-from ontrack.pipeline.dashboard.text import money, number, run_href, shown
+from ontrack.pipeline.dashboard.text import (
+    TONES,
+    TONES_BY_WEIGHT,
+    Tone,
+    money,
+    number,
+    run_href,
+    shown,
+)
 from ontrack.pipeline.dashboard.widgets import Row
 
 SINCE_MIN = (("5", "last 5 minutes"), ("15", "last 15 minutes"), ("60", "last hour"))
 FILTERS = ("text", "verdict", "state", "agent", "task", "tenant", "since")
+UNSAID = "-"  # the filter for runs of which nobody said a name; names that begin so get one more
+
+#: What to sort by, in a menu: as the address says it, and in words. "" is the first.
+ORDERS = (
+    ("", "worst first"),
+    ("-last", "last heard of"),
+    ("-started", "started last"),
+    ("-steps", "most steps"),
+    ("-cost", "highest cost"),
+    ("run_id", "run"),
+    ("agent", "agent"),
+    ("task", "task"),
+    ("tenant", "tenant"),
+)
+_OUTCOMES: dict[str, tuple[str, Tone]] = {
+    "success": ("succeeded", "ok"),
+    "failure": ("failed", "bad"),
+    "cancelled": ("cancelled", "info"),
+    "unknown": ("ended", "info"),
+}
+_HALTED: tuple[str, Tone] = ("halted", "bad")
 
 
 @dataclass(slots=True)
@@ -28,7 +58,7 @@ class Asked:
     """What a page was asked to show: the address's query, and back again."""
 
     filters: dict[str, str] = field(default_factory=dict)
-    sort: SortKey = "last"
+    sort: SortKey = "worst"
     descending: bool = True
     page: int = 0
 
@@ -36,19 +66,31 @@ class Asked:
     def of(cls, query: Mapping[str, str]) -> Asked:
         """Read an address's query; what makes no sense there is left out."""
         filters = {name: query[name][:512] for name in FILTERS if query.get(name)}
-        sort, down = query.get("sort", "last").removeprefix("-"), True
-        if "sort" in query:
-            down = query["sort"].startswith("-")
-        known = sort if sort in get_args(SortKey) else "last"
         page = query.get("page", "1")
         number = int(page) - 1 if page.isascii() and page.isdigit() and len(page) < 6 else 0
-        return cls(filters, known, down, max(0, number))  # type: ignore[arg-type]
+        asked = cls(filters, page=max(0, number))
+        asked.order(query.get("sort", ""))
+        return asked
+
+    def order(self, text: str) -> None:
+        """Sort as the address says: a key, with "-" before it from the greatest down."""
+        known: tuple[SortKey, ...] = get_args(SortKey)
+        found = next((key for key in known if key == text.removeprefix("-")), None)
+        self.sort = found or "worst"
+        self.descending = found is None or text.startswith("-")
+
+    @property
+    def ordered(self) -> str:
+        """What the address says of the order; empty for the one that nobody need ask for."""
+        if (self.sort, self.descending) == ("worst", True):
+            return ""
+        return ("-" if self.descending else "") + self.sort
 
     def address(self) -> str:
         """Return the query that leads back here."""
         items = {name: value for name, value in self.filters.items() if value}
-        if (self.sort, self.descending) != ("last", True):
-            items["sort"] = ("-" if self.descending else "") + self.sort
+        if self.ordered:
+            items["sort"] = self.ordered
         if self.page:
             items["page"] = str(self.page + 1)
         return "/" + ("?" + urlencode(items, errors="replace") if items else "")
@@ -63,9 +105,9 @@ class Asked:
         return Query(
             text=found["text"] or "",
             verdict=found["verdict"],
-            agent=found["agent"],
-            task_id=found["task"],
-            tenant=found["tenant"],
+            agent=_named(found["agent"]),
+            task_id=_named(found["task"]),
+            tenant=_named(found["tenant"]),
             state=state,
             since_ms=since,
             sort=self.sort,
@@ -73,16 +115,52 @@ class Asked:
         )
 
 
+def orders(asked: Asked) -> list[tuple[str, str]]:
+    """Return what a menu of orders offers: also one that a link or a column's head asks for."""
+    now = asked.ordered
+    if now in dict(ORDERS):
+        return list(ORDERS)
+    way = "descending" if asked.descending else "ascending"
+    return [*ORDERS, (now, f"{asked.sort.removesuffix('_id')}, {way}")]
+
+
+def filter_of(name: str | None) -> str:
+    """Return what a filter says for a name, or for the runs of which nobody said one."""
+    if name is None:
+        return UNSAID
+    return UNSAID + name if name.startswith(UNSAID) else name
+
+
+def _named(said: str | None) -> str | Unsaid | None:
+    if said == UNSAID:
+        return Unsaid.UNSAID
+    return None if said is None else said.removeprefix(UNSAID)
+
+
+def status(row: RunRow) -> tuple[str, Tone] | None:
+    """Return how a run stands, in a word and a tone; None before anything was said.
+
+    While it is open, the last verdict. Then what became of it, as bad as the worse of both looks: a
+    run that failed is no green OK because its last step was fine.
+    """
+    said = None if row.verdict is None else (row.verdict, TONES.get(row.verdict, "info"))
+    if row.state == "open":
+        return said
+    word, tone = _HALTED
+    if row.outcome is not None and not (row.halted and row.outcome in ("cancelled", "unknown")):
+        word, tone = _OUTCOMES.get(row.outcome, _OUTCOMES["unknown"])
+    tones = (tone,) if said is None else (tone, said[1])
+    return word, max(tones, key=TONES_BY_WEIGHT.index)
+
+
 def cells(row: RunRow) -> Row:
     """Return a run as a row of the table."""
-    state = row.state if row.outcome is None else f"{row.state}: {row.outcome}"
-    if row.halted and row.state == "ended":
-        state += ", halted"
+    now = status(row)
     return row.run_id, [
         [shown(row.run_id), run_href(row.run_id)],
-        row.verdict,
+        None if now is None else list(now),
         list(row.trail),
-        state,
+        _state(row),
         row.last_ms,
         _name(row.agent),
         _name(row.task_id),
@@ -94,33 +172,55 @@ def cells(row: RunRow) -> Row:
     ]
 
 
+def _state(row: RunRow) -> str:
+    """Return its state, and the last verdict where the chip beside it says something else."""
+    state = f"{row.state}, halted" if row.halted and row.state == "ended" else row.state
+    if row.state == "open" or row.verdict is None:
+        return state
+    return f"{state} after {row.verdict.replace('_', ' ')}"
+
+
 def _name(text: str | None) -> str | None:
     return None if text is None else shown(text)
 
 
-def totals_facts(totals: Totals) -> list[list[str]]:
-    """Return the figures at the head of the page."""
+def run_facts(totals: Totals) -> list[list[str]]:
+    """Return the figures at the head of the page: how many runs are in which way."""
     group = totals.group
     facts = [
         ["Open runs", f"{group.open_runs:,}"],
-        ["Known runs", f"{group.runs:,}"],
-        ["Flagged runs", f"{group.flagged:,}"],
+        ["Flagged", f"{group.flagged:,}"],
         ["Halted", f"{group.halted:,}"],
         ["Failed", f"{group.failed:,}"],
-        ["Cost", money(group.cost_usd) or ""],
-        ["Cost lost", money(group.lost_usd) or ""],
-        ["Steps saved, about", f"{group.saved_steps:,.0f}"],
-        ["Cost saved, about", money(group.saved_usd) or ""],
     ]
     if totals.dead_letters:
         facts.append(["Dead letters", f"{totals.dead_letters:,}", "link", "/letters"])
     return facts
 
 
+def cost_facts(totals: Totals) -> list[list[str]]:
+    """Return what runs cost, and what halts saved: an estimate, or why there is none."""
+    group = totals.group
+    return [
+        ["Cost", money(group.cost_usd) or ""],
+        ["Lost on failed and halted", money(group.lost_usd) or ""],
+        ["Saved by halts, about", *_saved(group)],
+    ]
+
+
+def _saved(group: Group) -> list[str]:
+    if not group.compared and not group.uncompared:
+        return ["no halted run has ended yet", "words"]
+    if not group.compared:
+        return ["too few runs to estimate", "words"]
+    steps = f"{group.saved_steps:,.0f} steps"
+    return [f"{steps}, {money(group.saved_usd)}" if group.saved_usd else steps]
+
+
 def offender_cells(group: Group) -> Row:
     """Return a group as a row."""
     name = "not said" if group.name is None else shown(group.name)
-    return group.name or "", [name, f"{group.flagged} of {group.runs}", money(group.lost_usd)]
+    return filter_of(group.name), [name, f"{group.flagged} of {group.runs}", money(group.lost_usd)]
 
 
 def recent_cells(item: dict[str, Any]) -> Row:

@@ -19,6 +19,7 @@ _NANO: Final = 1_000_000_000
 _USD_MAX: Final = 1e12
 _MILLI: Final = 1000
 _OF_RUN: Final = 7  # parts of a group that are sums over runs
+_PARTS: Final = _OF_RUN + 4
 BASELINE_RUNS_MIN: Final = 5
 _Whose = tuple[str | None, str | None, str | None]
 
@@ -38,6 +39,8 @@ class Group:
         the same agent, task and tenant that failed or were cancelled without a halt, where at least
         :data:`BASELINE_RUNS_MIN` of these are known; and that at their mean cost of a step. An
         estimate, as on ``ontrack.fleet``.
+    compared, uncompared
+        Halted runs that ended without success, and could be compared with enough others or not.
     """
 
     name: str | None
@@ -50,6 +53,8 @@ class Group:
     lost_usd: float = 0.0
     saved_steps: float = 0.0
     saved_usd: float = 0.0
+    compared: int = 0
+    uncompared: int = 0
 
 
 @dataclass(slots=True)
@@ -76,10 +81,14 @@ class _Savings:
             self.lost_steps += sign * row.steps
             self.lost_nano += sign * _nano(row.cost_usd or 0.0)
 
-    def worth(self) -> tuple[int, int]:
-        """Return thousandths of steps and nano-dollars, whole: they are added and taken away."""
+    def worth(self) -> tuple[int, int, int, int]:
+        """Return thousandths of steps, nano-dollars, and the halted runs compared and not.
+
+        Whole numbers: they are added and taken away.
+        """
+        halted_runs = self.halted.total()
         if self.lost_runs < BASELINE_RUNS_MIN or not self.lost_steps:
-            return 0, 0
+            return 0, 0, 0, halted_runs
         shorter = sum(
             max(0, self.lost_steps - steps * self.lost_runs) * runs
             for steps, runs in self.halted.items()
@@ -87,6 +96,8 @@ class _Savings:
         return (
             shorter * _MILLI // self.lost_runs,
             shorter * self.lost_nano // (self.lost_runs * self.lost_steps),
+            halted_runs,
+            0,
         )
 
 
@@ -117,8 +128,8 @@ class Groups:
             if sums[0] == 0:
                 del self._sums[key]
 
-    def _saved(self, row: RunRow, sign: int) -> tuple[int, int]:
-        """Return by how much the savings of the run's group change, in thousandths and nanos."""
+    def _saved(self, row: RunRow, sign: int) -> tuple[int, ...]:
+        """Return by how much the savings of the run's group change, as they are worth."""
         whose = row.agent, row.task_id, row.tenant
         savings = self._savings.setdefault(whose, _Savings())
         before = savings.worth()
@@ -126,12 +137,12 @@ class Groups:
         after = savings.worth()
         if savings.runs == 0:
             del self._savings[whose]
-        return after[0] - before[0], after[1] - before[1]
+        return tuple(now - then for now, then in zip(after, before, strict=True))
 
     @property
     def total(self) -> Group:
         """All runs."""
-        return _group(None, self._sums.get(("", None), [0] * 9))
+        return _group(None, self._sums.get(("", None), [0] * _PARTS))
 
     def of(self, kind: GroupKind) -> Iterator[Group]:
         """Yield the groups of a kind; the runs of which nobody said are one without a name."""
@@ -178,7 +189,7 @@ def _nano(usd: float) -> int:
 
 
 def _group(name: str | None, sums: list[int]) -> Group:
-    runs, still_open, flagged, halted, failed, cost, lost, steps, saved = sums
+    runs, still_open, flagged, halted, failed, cost, lost, steps, saved, *compared = sums
     return Group(
         name,
         runs,
@@ -190,4 +201,5 @@ def _group(name: str | None, sums: list[int]) -> Group:
         lost / _NANO,
         steps / _MILLI,
         saved / _NANO,
+        *compared,
     )

@@ -20,6 +20,7 @@ from ontrack.pipeline.dashboard.fleet_rows import (
     RunRow,
     RunStateName,
     SortKey,
+    Unsaid,
     matches,
 )
 from ontrack.pipeline.dashboard.fleet_view import Page, View
@@ -44,6 +45,7 @@ __all__ = [
     "RunStateName",
     "SortKey",
     "Totals",
+    "Unsaid",
     "View",
     "filled",
     "matches",

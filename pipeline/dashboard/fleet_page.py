@@ -13,11 +13,15 @@ from ontrack.pipeline.dashboard.desk import Desk
 from ontrack.pipeline.dashboard.fleet_cells import (
     FILTERS,
     SINCE_MIN,
+    UNSAID,
     Asked,
     cells,
+    cost_facts,
+    filter_of,
     offender_cells,
+    orders,
     recent_cells,
-    totals_facts,
+    run_facts,
 )
 from ontrack.pipeline.dashboard.fleet_model import GroupKind, RunStateName, SortKey, View
 from ontrack.pipeline.dashboard.text import TONES, shown
@@ -33,7 +37,7 @@ RECENT = 12
 
 _COLUMNS = (
     Column("Run", "link", "run_id"),
-    Column("Verdict", "verdict", "severity"),
+    Column("Status", "verdict", "worst"),
     Column("Last steps", "trail"),
     Column("State", "text"),
     Column("Heard", "time", "last"),
@@ -74,10 +78,7 @@ class FleetPage:
         """Lay the page out, with what is known now, and keep it up to date."""
         with frame("Fleet", self._desk.feed, self._desk.has_login):
             Words("h1", "Fleet")
-            with ui.element("section").classes("ot-card").props('aria-label="Sums"'):
-                self._facts = Facts()
-                with ui.element("div").classes("ot-sparks"):
-                    self._sparks = [Spark(label) for label, *_ in self._spark_data()]
+            self._build_sums()
             with ui.element("div").classes("ot-split"):
                 with ui.element("section").classes("ot-card").props("aria-label=Runs"):
                     self._build_runs()
@@ -88,12 +89,26 @@ class FleetPage:
             self._draw_sums()
             ui.timer(TICK_S, self._tick)
 
+    def _build_sums(self) -> None:
+        """Lay out the sums; on a phone only the first of them stand before the runs."""
+        with ui.element("div").classes("ot-sums"):
+            with ui.element("section").classes("ot-card").props('aria-label="Sums"'):
+                self._facts = Facts()
+            with ui.element("section").classes("ot-card ot-later").props("aria-label=Cost"):
+                self._costs = Facts()
+            minutes = ui.element("section").classes("ot-card ot-later")
+            with minutes.props('aria-label="By minute"'), ui.element("div").classes("ot-sparks"):
+                self._sparks = [Spark(label) for label, *_ in self._spark_data()]
+
     def _build_runs(self) -> None:
         with ui.element("div").classes("ot-line-up"):
             Words("h2", "Runs")
             self._count = Words("span", "", "ot-muted")
-            toggle("Pause", "Paused: go on", self._pause).classes("ot-push")
-        self._filters = Filters("Filter runs", self._fields(), self._filter)
+            order = _menu("order", "Order", orders(self._asked), self._asked.ordered)
+            self._order = Filters("Order of runs", [order], self._reorder, reset=False)
+            self._order.classes("ot-order ot-push")
+            toggle("Pause", "Paused: go on", self._pause)
+        self._filters = Filters("Filter runs", self._fields(), self._filter, folds=True)
         self._grid = Grid("Runs", _COLUMNS, _EMPTY["connecting"]).classes("ot-dense")
         self._grid.on("sort", self._sort)
         self._grid.set_sort(self._asked.sort, self._asked.descending)
@@ -149,7 +164,9 @@ class FleetPage:
         ]
 
     def _names(self, kind: GroupKind) -> list[tuple[str, str]]:
-        return [("", "any"), *((name, shown(name, 60)) for name in self._desk.model.names(kind))]
+        names = self._desk.model.names(kind)
+        said = ((filter_of(name), shown(name, 60)) for name in names)
+        return [("", "any"), *said, (UNSAID, "not said")]
 
     # What the person does.
 
@@ -161,9 +178,13 @@ class FleetPage:
     def _sort(self, event: events.GenericEventArguments) -> None:
         if event.args not in get_args(SortKey):
             return
-        same = self._asked.sort == event.args
-        self._asked.sort = event.args
-        self._asked.descending = not self._asked.descending if same else True
+        turned = self._asked.sort == event.args and self._asked.descending
+        self._reorder({"order": event.args if turned else f"-{event.args}"})
+        self._order.set_options("order", orders(self._asked))
+        self._order.put("order", self._asked.ordered)
+
+    def _reorder(self, values: dict[str, str]) -> None:
+        self._asked.order(values.get("order", ""))
         self._grid.set_sort(self._asked.sort, self._asked.descending)
         self._ask()
 
@@ -222,7 +243,9 @@ class FleetPage:
         return sparks.sparks(self._desk.model.minutes(self._desk.clock_ms(), MINUTES))
 
     def _draw_sums(self) -> None:
-        self._facts.show(totals_facts(self._desk.model.totals()))
+        totals = self._desk.model.totals()
+        self._facts.show(run_facts(totals))
+        self._costs.show(cost_facts(totals))
         for spark, (_, bars, value, summary) in zip(self._sparks, self._spark_data(), strict=True):
             spark.show(bars, value, summary)
         self._draw_offenders()

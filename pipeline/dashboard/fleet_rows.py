@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any, Final, Literal
 
 RunStateName = Literal["open", "halted", "ended"]
 SortKey = Literal[
-    "last", "started", "run_id", "agent", "task", "tenant", "steps", "severity", "coverage", "cost"
+    "worst",
+    "last",
+    "started",
+    "run_id",
+    "agent",
+    "task",
+    "tenant",
+    "steps",
+    "severity",
+    "coverage",
+    "cost",
 ]
 
 TRAIL_MAX: Final = 24
 FLAGGED: Final = 2  # the severity from which on a step is an alarm
+CALM_MS: Final = 60_000  # runs that are equally bad change places once in so long at most
+
+
+class Unsaid(Enum):
+    """In place of a name: the runs of which nobody said it."""
+
+    UNSAID = "unsaid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +104,23 @@ class Query:
     verdict
         Was given to the run at least once.
     agent, task_id, tenant
-        Exactly.
+        Exactly; ``UNSAID`` is those of which nobody said it.
     state
         ``open``, ``halted`` (and not ended) or ``ended``.
     since_ms
         Something was said about it at this time or later.
     sort
-        ``severity`` is that of the last verdict, then the worst.
+        ``severity`` is that of the last verdict, then the worst. ``worst`` is open runs by the
+        severity of their last verdict, a halted one as an alarm at least, and the ended ones behind
+        them; equal ones by the minute in which they were heard of last, so that a list does not
+        jump at each message.
     """
 
     text: str = ""
     verdict: str | None = None
-    agent: str | None = None
-    task_id: str | None = None
-    tenant: str | None = None
+    agent: str | Unsaid | None = None
+    task_id: str | Unsaid | None = None
+    tenant: str | Unsaid | None = None
     state: RunStateName | None = None
     since_ms: int | None = None
     sort: SortKey = "last"
@@ -114,8 +135,9 @@ def matches(row: RunRow, query: Query) -> bool:
         (query.tenant, row.tenant),
         (query.state, row.state),
     )
-    if any(wanted is not None and wanted != found for wanted, found in exact):
-        return False
+    for wanted, found in exact:
+        if wanted is not None and (None if wanted is Unsaid.UNSAID else wanted) != found:
+            return False
     if query.verdict is not None and query.verdict not in row.verdicts:
         return False
     if query.since_ms is not None and row.last_ms < query.since_ms:
@@ -128,6 +150,7 @@ def matches(row: RunRow, query: Query) -> bool:
 def place(row: RunRow, query: Query) -> tuple[Any, ...]:
     """Return what a run is sorted by: ascending, to be read backwards where descending."""
     value: Any = {
+        "worst": (_urgency(row), row.last_ms // CALM_MS),
         "last": row.last_ms,
         "started": row.started_ms,
         "run_id": row.run_id,
@@ -142,3 +165,10 @@ def place(row: RunRow, query: Query) -> tuple[Any, ...]:
     if value is None:
         return (0 if query.descending else 2, row.run_id)
     return (1, value, row.run_id)
+
+
+def _urgency(row: RunRow) -> int:
+    """Return how much a run needs somebody now: more is worse, ended ones are past that."""
+    if row.state == "ended":
+        return -1
+    return max(row.severity, FLAGGED) if row.halted else row.severity

@@ -8,12 +8,11 @@ import binascii
 from nicegui import ui
 
 from ontrack.pipeline.dashboard.desk import Desk
-from ontrack.pipeline.dashboard.feed import Unavailable
-from ontrack.pipeline.dashboard.text import shown
+from ontrack.pipeline.dashboard.feed import Letter, Unavailable
+from ontrack.pipeline.dashboard.text import moment, shown
 from ontrack.pipeline.dashboard.theme import frame
 from ontrack.pipeline.dashboard.widgets import Column, Facts, Grid, Row, Words
 from ontrack.pipeline.terminal import printable
-from ontrack.topics.verdicts import DeadLetter
 
 LETTERS_MAX = 200
 AGAIN_S = 5.0
@@ -27,6 +26,7 @@ _COLUMNS = (
     Column("What is wrong", "lines"),
     Column("Key", "text"),
     Column("Bytes", "number"),
+    Column("When", "time"),
 )
 
 
@@ -35,7 +35,7 @@ class LettersPage:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._letters: list[DeadLetter] | None = None
+        self._letters: list[Letter] | None = None
 
     def build(self) -> None:
         """Lay the page out; the letters are asked for once the browser is there."""
@@ -67,34 +67,39 @@ class LettersPage:
             self._grid.show([letter_cells(letter) for letter in letters])
 
     def _open(self, letter_id: str) -> None:
-        letter = next((item for item in self._letters or () if item.id == letter_id), None)
+        letter = next((item for item in self._letters or () if item.said.id == letter_id), None)
         if letter is None:
             return
+        said = letter.said
         self._detail.clear()
         with self._detail:
-            title = Words("h2", shown(letter.id)).props("tabindex=-1 dir=auto")
+            title = Words("h2", shown(said.id)).props("tabindex=-1 dir=auto")
             Facts(compact=True).show(letter_facts(letter))
-            Words("p", shown(letter.error.text, 2_000)).props("dir=auto")
+            Words("p", shown(said.error.text, 2_000)).props("dir=auto")
             Words("p", f"Its first {BYTES_SHOWN_MAX:,} bytes as text:", "ot-muted")
-            Words("pre", bytes_text(letter.value_base64), "ot-pre").props("tabindex=0 dir=auto")
+            Words("pre", bytes_text(said.value_base64), "ot-pre").props("tabindex=0 dir=auto")
         ui.run_javascript(f"getHtmlElement({title.id})?.focus()")
 
 
-def letter_cells(letter: DeadLetter) -> Row:
+def letter_cells(letter: Letter) -> Row:
     """Return a dead letter as a row."""
-    key = None if letter.key_base64 is None else shown(bytes_text(letter.key_base64))
-    return letter.id, [
-        shown(f"{letter.topic} · {letter.partition} · {letter.offset}"),
-        letter.error.name,
-        [shown(letter.error.text)],
+    said = letter.said
+    key = None if said.key_base64 is None else shown(bytes_text(said.key_base64))
+    return said.id, [
+        shown(f"{said.topic} · {said.partition} · {said.offset}"),
+        said.error.name,
+        [shown(said.error.text)],
         key,
-        f"{letter.value_bytes:,}",
+        f"{said.value_bytes:,}",
+        letter.time_ms,
     ]
 
 
-def letter_facts(letter: DeadLetter) -> list[list[str]]:
-    """Return where a dead letter comes from, and its headers."""
+def letter_facts(heard: Letter) -> list[list[str]]:
+    """Return where a dead letter comes from and when it was written, and its headers."""
+    letter = heard.said
     facts = [
+        ["Written", moment(heard.time_ms)],
         ["Topic or file", shown(letter.topic)],
         ["Partition", str(letter.partition)],
         ["Offset or line", str(letter.offset)],

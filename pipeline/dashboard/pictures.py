@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,7 +46,8 @@ class Pictures:
     Attributes
     ----------
     turn
-        Held while a run is read and folded: whoever changes the library holds it as well.
+        Held while a run is read and folded, until the thread has ended, also where whoever asked
+        has gone away: whoever changes the library holds it as well.
     events
         Folded so far.
     """
@@ -56,10 +58,14 @@ class Pictures:
         self._kept_max = kept_max
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._fold: Fold | None = None
-        # A thread goes on when whoever waits for it has gone away.
-        self._one_thread = threading.Lock()
+        self._making = threading.Lock()
         self.turn = asyncio.Lock()
+        self._folding: dict[str, str] = {}
         self.events = 0
+
+    def folding(self, run_id: str) -> str:
+        """Return how far a run has been folded; empty while it is not."""
+        return self._folding.get(run_id, "")
 
     async def fold(self) -> Fold:
         """Return the fold."""
@@ -77,7 +83,7 @@ class Pictures:
             # Out of the shelf while it changes: who goes away in between leaves nothing half done.
             known = self._kept.pop(run_id, None)
             records, place = await read(None if known is None else known.place)
-            kept, picture = await asyncio.to_thread(self._look, known, run_id, records)
+            kept, picture = await self._in_thread(known, run_id, records)
             kept.place = place
             self._kept[run_id] = kept
             if len(self._kept) > self._kept_max:
@@ -85,26 +91,55 @@ class Pictures:
         return picture
 
     def _made(self) -> Fold:
-        with self._one_thread:
-            return self._made_once()
+        with self._making:  # a thread goes on when whoever waits for it has gone away
+            if self._fold is None:
+                self._fold = self._make()
+            return self._fold
 
-    def _made_once(self) -> Fold:
-        if self._fold is None:
-            self._fold = self._make()
-        return self._fold
-
-    def _look(
+    async def _in_thread(
         self, kept: _Kept | None, run_id: str, records: Sequence[Record]
     ) -> tuple[_Kept, RunPicture]:
-        with self._one_thread:
-            if kept is None:
-                kept = _Kept(RunFold(self._made_once(), run_id, self._limits))
-            kept.folded.feed(records)
-            self.events += len(records)
-            try:
-                return kept, kept.folded.picture()
-            except LookupError as error:
-                raise Unavailable(str(error)) from None
+        """Look at the run in a thread; who goes away ends it after the event at hand.
+
+        And waits for that: a thread that went on alone would read a library that the next one in
+        turn is changing.
+        """
+        given_up = threading.Event()
+        work = asyncio.ensure_future(
+            asyncio.to_thread(self._look, kept, run_id, records, given_up.is_set)
+        )
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            given_up.set()
+            while not work.done():
+                with suppress(asyncio.CancelledError):  # told again once the thread has ended
+                    await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # nobody is left to be told
+            raise
+
+    def _look(
+        self,
+        kept: _Kept | None,
+        run_id: str,
+        records: Sequence[Record],
+        is_given_up: Callable[[], bool],
+    ) -> tuple[_Kept, RunPicture]:
+        if kept is None:
+            kept = _Kept(RunFold(self._made(), run_id, self._limits))
+        try:
+            for number, record in enumerate(records, start=1):
+                if is_given_up():
+                    raise Unavailable("nobody waits for this run any more")
+                self._folding[run_id] = f"folding: {number:,} of {len(records):,} events"
+                kept.folded.feed((record,))
+                self.events += 1
+            return kept, kept.folded.picture()
+        except LookupError as error:
+            raise Unavailable(str(error)) from None
+        finally:
+            self._folding.pop(run_id, None)
 
 
 class MemoryPictures:
@@ -118,6 +153,10 @@ class MemoryPictures:
     def events(self) -> int:
         """Folded so far."""
         return self._pictures.events
+
+    def folding(self, run_id: str) -> str:
+        """Return how far a run has been folded; empty while it is not."""
+        return self._pictures.folding(run_id)
 
     async def of(self, run_id: str) -> RunPicture:
         """Fold what is new of a run and look at it.

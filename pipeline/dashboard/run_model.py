@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ontrack.operators import run
+from ontrack.operators import pooling, run
+from ontrack.operators.prefix import PrefixState
 from ontrack.operators.state import RunState
 from ontrack.pipeline.dashboard.run_picture import (
     Coupling,
@@ -206,16 +207,32 @@ def _told(watch: RunWatch, facts: Facts) -> dict[str, Any]:
 
 def _nodes(watch: RunWatch, state: RunState) -> tuple[GraphNode, ...]:
     graph = state.prefix
-    depths: list[int] = [0] * graph.size
+    seqs = (*graph.settled_seqs.tolist(), *graph.seqs)
+    sources: dict[int, list[int]] = {}
+    for source, target in watch.edges:
+        sources.setdefault(target, []).append(source)
+    depths: dict[int, int] = {}
     # Edges point from lower to higher numbers, whatever the order of arrival.
-    for node in sorted(range(graph.size), key=lambda item: graph.seqs[item]):
-        depths[node] = max((depths[parent] + 1 for parent in graph.parents[node]), default=0)
+    for seq in sorted(seqs):
+        depths[seq] = max((depths[source] + 1 for source in sources.get(seq, ())), default=0)
     nodes = []
-    for node, seq in enumerate(graph.seqs):
+    for seq in seqs:
         verdict = watch.verdicts[seq]
         name = verdict.verdict.value
-        nodes.append(GraphNode(seq, verdict.tool or "", name, verdict.severity, depths[node]))
+        nodes.append(GraphNode(seq, verdict.tool or "", name, verdict.severity, depths[seq]))
     return tuple(nodes)
+
+
+def _rows(graph: PrefixState) -> tuple[list[int], list[str]]:
+    """Return the last node of each row, and what to call the row."""
+    lasts, labels = [], []
+    for start, members in zip(graph.starts, graph.members, strict=True):
+        inside = graph.settled_seqs[start : start + members]
+        lasts.append(start + members - 1)
+        labels.append(f"{inside.min()}–{inside.max()} ({members})")
+    lasts += range(graph.first, graph.size)
+    labels += map(str, graph.seqs)
+    return lasts, labels
 
 
 def _coupling(watch: RunWatch, state: RunState, final_best: str | None) -> Coupling | None:
@@ -223,13 +240,16 @@ def _coupling(watch: RunWatch, state: RunState, final_best: str | None) -> Coupl
     known, transport = state.knowledge.references, state.transport
     if known is None or transport is None or not transport.plan.shape[1]:
         return None
+    transport = pooling.whole(known, transport)
     ids = [reference.reference_id for reference in known.references]
     named = [verdict.best_reference for verdict in watch.verdicts.values()]
     name = final_best or next((one for one in reversed(named) if one is not None), None)
     best = ids.index(name) if name in ids else 0
     arrays, reference = known.arrays, known.references[best]
     size = int(arrays.sizes[best])
-    shares = transport.plan[best, :, :size].astype(np.float64) * arrays.mean_size
+    lasts, labels = _rows(state.prefix)
+    mass = transport.masses(len(lasts), arrays.mean_size)
+    shares = transport.plan[best, :, :size].astype(np.float64) / mass[:, None]
     costs = transport.cost[best, :, :size].astype(np.float64)
     parents = arrays.parents[best, :size, :size]
     columns = tuple(
@@ -244,14 +264,15 @@ def _coupling(watch: RunWatch, state: RunState, final_best: str | None) -> Coupl
     return Coupling(
         reference_id=reference.reference_id,
         provenance=reference.provenance.value,
-        rows=state.prefix.seqs,
+        rows=tuple(state.prefix.seq_of(node) for node in lasts),
         columns=columns,
         shares=tuple(tuple(row) for row in shares.round(4).tolist()),
         costs=tuple(tuple(row) for row in costs.round(4).tolist()),
         frontier=tuple(
-            tuple(PLACES[place] for place in places[best, :size].tolist())
-            for places in watch.places
+            tuple(PLACES[place] for place in watch.places[node][best, :size].tolist())
+            for node in lasts
         ),
+        labels=tuple(labels),
     )
 
 

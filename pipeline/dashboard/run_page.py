@@ -24,6 +24,7 @@ from ontrack.pipeline.dashboard.theme import frame
 from ontrack.pipeline.dashboard.widgets import Chart, Column, Facts, Grid, Words, pager
 
 LOOK_S = 0.5  # how often a page asks whether something was said about its run
+AGAIN_S, AGAIN_S_MAX = 2.0, 60.0  # after a refusal, if nothing new was said
 STEPS_A_PAGE = 100
 
 _STEPS = (
@@ -51,6 +52,7 @@ class RunPage:
         self._seen: object = None
         self._at: int | None = None  # page of the timeline; None: the last
         self._busy = False
+        self._pause_s, self._again_ms = AGAIN_S, 0
 
     def build(self) -> None:
         """Lay the page out; the run itself comes once the browser is there."""
@@ -74,6 +76,7 @@ class RunPage:
             for part in (self._head, self._rest):
                 part.set_visibility(False)
             ui.timer(LOOK_S, self._look)
+            ui.timer(LOOK_S, self._tell_reading)
 
     def _build_timeline(self) -> None:
         with ui.element("section").classes("ot-card").props("aria-label=Timeline"):
@@ -124,16 +127,17 @@ class RunPage:
         row = self._desk.model.row(self._run_id)
         seen = None if row is None else (row.last_ms, row.steps, row.state, row.verdicts)
         now = seen, self._desk.feed.state.status
-        if self._busy or (self._seen == now and self._fault.text == ""):
+        if self._busy or (self._seen == now and not self._is_time_again()):
             return
-        if self._seen == now and self._desk.feed.state.status != "live":
-            return
+        if self._seen != now:
+            self._pause_s = AGAIN_S
         self._busy, self._seen = True, now
         try:
             picture = await self._desk.feed.picture(self._run_id)
         except Unavailable as reason:
             self._fail(str(reason))
         else:
+            self._pause_s = AGAIN_S
             self._fault.set_visibility(False)
             self._fault.say("")
             if picture != self._picture:
@@ -142,7 +146,24 @@ class RunPage:
         finally:
             self._busy = False
 
+    def _is_time_again(self) -> bool:
+        """Tell whether to ask again although nothing was said: seldom, as a misspelt id stays so.
+
+        Somebody else's broker looks through its whole topic for it.
+        """
+        is_refused = self._fault.text != "" and self._desk.feed.state.status == "live"
+        return is_refused and self._desk.clock_ms() >= self._again_ms
+
+    def _tell_reading(self) -> None:
+        """Say how far the first look has come: a large partition takes a while."""
+        if self._busy and self._picture is None:
+            so_far = self._desk.feed.reading(self._run_id)
+            title, text = _LOADING
+            self._grid.set_empty(title, f"{text} Now {so_far}." if so_far else text)
+
     def _fail(self, reason: str) -> None:
+        self._again_ms = self._desk.clock_ms() + int(self._pause_s * 1_000)
+        self._pause_s = min(AGAIN_S_MAX, 2 * self._pause_s)
         self._fault.set_visibility(True)
         self._fault.say(shown(reason, 600))
         if self._picture is None:

@@ -92,16 +92,21 @@ class Coupling:
     reference_id, provenance
         The one that the run is nearest to now.
     rows
-        Sequence numbers, in order of arrival; beyond the graph's limit there are no rows.
+        Sequence numbers, in order of arrival; beyond the graph's limit there are no rows. The
+        oldest steps of a long run share rows: then it is the last of them.
+    labels
+        What to call each row: its number, or the first and the last of its steps and how many.
     columns
         The reference's steps.
     shares
         ``shares[i][j]``: which part of row i's mass lies on column j; what a row lacks to 1 is its
-        leakage. Unbalanced transport may also put more on a row than its mass: then it exceeds 1.
+        leakage, where steps share a row their mean. Unbalanced transport may also put more on a
+        row than its mass: then it exceeds 1.
     costs
-        ``costs[i][j]``: attribute cost of matching them, 0 to 1.
+        ``costs[i][j]``: attribute cost of matching them, 0 to 1; where steps share a row, the mean
+        of what they match.
     frontier
-        ``frontier[i][j]``: where column j stood once row i had been judged.
+        ``frontier[i][j]``: where column j stood once row i, the last step of it, had been judged.
     """
 
     reference_id: str
@@ -111,6 +116,7 @@ class Coupling:
     shares: tuple[tuple[float, ...], ...]
     costs: tuple[tuple[float, ...], ...]
     frontier: tuple[tuple[Place, ...], ...]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
+from ontrack.operators import pooling
 from ontrack.operators.state import RunState
 from ontrack.pipeline.fold import Fold
 from ontrack.pipeline.record import Record
@@ -151,14 +152,13 @@ class RunWatch:
         if graph.size <= known:
             return
         at = graph.seqs[-1]
-        for node, parents in enumerate(graph.parents):
-            old = before.prefix.parents[node] if before is not None and node < known else ()
-            for source in parents[len(old) :]:
-                edge = graph.seqs[source], graph.seqs[node]
-                self.edges[edge] = Found(at, node < known)
+        for source, target in graph.latest:
+            edge = graph.seq_of(source), graph.seq_of(target)
+            self.edges[edge] = Found(at, target < known)
         references, transport = state.knowledge.references, state.transport
         if references is None or transport is None:
             return
+        transport = pooling.whole(references, transport)
         mass = objective.column_mass(transport.coupling.plan)
         mask = frontier.frontier(mass, references.arrays, self.fold.profile.transport.solver)
         places = np.zeros(mass.shape, np.int8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import quote
 
@@ -10,6 +11,9 @@ from ontrack.pipeline.terminal import printable
 TEXT_MAX = 240  # characters of a name or a sentence that a page shows
 
 Tone = Literal["ok", "info", "warn", "bad", "other"]
+
+#: Tones from the mildest to the worst; ``other`` stands for what is neither.
+TONES_BY_WEIGHT: tuple[Tone, ...] = ("other", "ok", "info", "warn", "bad")
 
 #: How each verdict is coloured; its word and its sign stand in ``assets/shared.js``.
 TONES: dict[str, Tone] = {
@@ -32,9 +36,22 @@ def shown(text: str, limit: int = TEXT_MAX) -> str:
 
 
 def run_href(run_id: str) -> str:
-    """Return the link to a run's page; browsers would take a dot for a folder."""
+    """Return the link to a run's page.
+
+    As a query where a path would not do: browsers take a dot for a folder, and the routes of the
+    web framework end at a line's end.
+    """
     name = quote(run_id, safe="", errors="replace")
-    return f"/run?id={name}" if run_id in {".", ".."} else f"/run/{name}"
+    is_odd = run_id in {".", ".."} or "\n" in run_id
+    return f"/run?id={name}" if is_odd else f"/run/{name}"
+
+
+def moment(ms: int) -> str:
+    """Return milliseconds since 1970 as text, in UTC; what no calendar has stays a number."""
+    try:
+        return f"{datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 def money(usd: float | None) -> str | None:

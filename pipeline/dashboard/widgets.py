@@ -103,7 +103,10 @@ class Grid(Element, component="assets/grid.js"):
 
 
 class Filters(Element, component="assets/filters.js"):
-    """Search field and menus; ``on_change`` is told of all values, "" is any."""
+    """Search field and menus; ``on_change`` is told of all values, "" is any.
+
+    Where it ``folds``, a phone shows them only when somebody opens them.
+    """
 
     def __init__(
         self,
@@ -111,9 +114,11 @@ class Filters(Element, component="assets/filters.js"):
         fields: list[dict[str, Any]],
         on_change: Callable[[dict[str, str]], None],
         reset: bool = True,
+        folds: bool = False,
     ) -> None:
         super().__init__()
         self.props["reset"] = reset
+        self.props["folds"] = folds
         self.props["label"] = label
         self.props["fields"] = fields
 
@@ -126,6 +131,10 @@ class Filters(Element, component="assets/filters.js"):
     def set_value(self, key: str, value: str) -> None:
         """Choose a value, as if the person had."""
         self.run_method("set", key, value, 0)
+
+    def put(self, key: str, value: str) -> None:
+        """Show a value that stands already; nobody is told."""
+        self.run_method("put", key, value)
 
     def set_options(self, key: str, options: list[tuple[str, str]]) -> None:
         """Change what a menu offers: pairs of value and name."""
@@ -173,7 +182,8 @@ class Chart(Element, component="assets/chart.js"):
 class Facts(Element, component="assets/facts.js"):
     """Names and values.
 
-    An item is ``[name, value]``, ``[name, value, "verdict"]`` or ``[name, value, "link", path]``.
+    An item is ``[name, value]``, ``[name, value, "verdict"]``, ``[name, value, "words"]`` for a
+    text in place of a figure, or ``[name, value, "link", path]``.
     """
 
     def __init__(self, compact: bool = False) -> None:

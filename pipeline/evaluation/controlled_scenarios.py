@@ -198,11 +198,14 @@ def campaign(
     for seed in range(tasks):
         task = random_task(seed)
         for fault, expected in FAULTY.items():
-            verdicts = _faulty(settings, task, fault, np.random.default_rng(10_000 + seed))
-            names = [each.verdict.value for each in verdicts]
+            steps, onset = scenario(task, fault, seed)
+            run = Controlled(settings, task, task.contracts() if fault == "inversion" else ())
+            run.feed(steps[:onset])
+            names = [each.verdict.value for each in run.feed(steps[onset:])]
             latencies[fault].append(names.index(expected) if expected in names else None)
         for condition in BENIGN:
-            run = _benign(settings, task, condition, np.random.default_rng(20_000 + seed))
+            run = Controlled(settings, task)
+            run.feed(scenario(task, condition, seed)[0])
             disturbed[condition] += not _silent(condition, run).right
             if condition == "clean":
                 last, final = run.verdicts[-1].score, run.end().final_score
@@ -211,40 +214,41 @@ def campaign(
     return Campaign(latencies, disturbed, max(gaps), tasks)
 
 
-def _faulty(
-    settings: Settings, task: ControlledTask, fault: str, rng: np.random.Generator
-) -> list[Verdict]:
-    """Return the verdicts from the fault's first step on."""
+def scenario(task: ControlledTask, condition: str, seed: int) -> tuple[list[Step], int]:
+    """Return the steps of a task under one condition of the campaign, and the fault's first place.
+
+    Without a fault, that place is their number.
+    """
+    if condition in FAULTY:
+        return _faulty(task, condition, np.random.default_rng(10_000 + seed))
+    steps = _benign(task, condition, np.random.default_rng(20_000 + seed))
+    return steps, len(steps)
+
+
+def _faulty(task: ControlledTask, fault: str, rng: np.random.Generator) -> tuple[list[Step], int]:
     order = valid_order(task, rng)
     steps = task.steps(order, f"v{rng.integers(1_000_000)}")
     if fault == "inversion":
-        run = Controlled(settings, task, task.contracts())
-        run.feed(steps[:1])
         candidates = beyond_lookahead(task, order[0])
         early = candidates[int(rng.integers(len(candidates)))]
-        return run.feed([task.step(early, "early")])
-    run = Controlled(settings, task)
+        return [*steps[:1], task.step(early, "early")], 1
     start = int(rng.integers(2, len(steps) - 1))
-    run.feed(steps[:start])
     if fault == "loop":
-        return run.feed(_cycle(steps[start - 2 : start], _CYCLE_STEPS))
-    return run.feed([foreign(int(rng.integers(10**6))) for _ in range(_STREAK)])
+        return [*steps[:start], *_cycle(steps[start - 2 : start], _CYCLE_STEPS)], start
+    strays = [foreign(int(rng.integers(10**6))) for _ in range(_STREAK)]
+    return [*steps[:start], *strays], start
 
 
-def _benign(
-    settings: Settings, task: ControlledTask, condition: str, rng: np.random.Generator
-) -> Controlled:
+def _benign(task: ControlledTask, condition: str, rng: np.random.Generator) -> list[Step]:
     names = valid_order(task, rng) if condition == "reordered" else task.names
     steps = task.steps(names, f"v{rng.integers(1_000_000)}")
     place = int(rng.integers(1, len(steps) - 1))
     if condition == "retry":
-        steps = [*steps[:place], failed(steps[place]), again(steps[place]), *steps[place + 1 :]]
+        return [*steps[:place], failed(steps[place]), again(steps[place]), *steps[place + 1 :]]
     if condition == "branch":
         side = [foreign(int(rng.integers(10**6))) for _ in range(2)]
-        steps = [*steps[:place], *side, *steps[place:]]
-    run = Controlled(settings, task)
-    run.feed(steps)
-    return run
+        return [*steps[:place], *side, *steps[place:]]
+    return steps
 
 
 def beyond_lookahead(task: ControlledTask, done: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The Faust app: agents over events and proposals, partitioned by run id.
+"""The worker's shell on Faust: agents over events and proposals, partitioned by run id.
 
 Faust assigns partitions and delivers messages; everything that matters for correctness stands in
 :mod:`ontrack.pipeline.kafka.owner`, which does not rely on Faust's commits (they were measured to
@@ -7,31 +7,25 @@ lose events).
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-from pathlib import Path
 from typing import Any
 
 import faust
 import faust.exceptions
 import structlog
 from faust.types.auth import SASLMechanism
+from faust.web import View
 
 from ontrack.pipeline.kafka.connection import ssl_context, topics_of
+from ontrack.pipeline.kafka.lane import Delivery
+from ontrack.pipeline.kafka.shell import STOP_S_MAX, Chore, chores, leave_for_good, prepare
 from ontrack.pipeline.kafka.transport import Transport
-from ontrack.pipeline.kafka.web import add_pages, check_exposure, web_options
-from ontrack.pipeline.kafka.worker import Delivery, Worker
+from ontrack.pipeline.kafka.web import Page, pages, web_options
+from ontrack.pipeline.kafka.worker import Worker
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
-from ontrack.pipeline.telemetry import check_telemetry
 
 _log = structlog.get_logger(__name__)
-
-STOP_S_MAX = 30.0  # from the signal to the end of the process
-
-MODES_S = 1.0  # how soon a switch to shadow mode is noticed
-LAG_S = 1.0  # how often the lag is brought up to date; it costs no question to the broker
 
 
 def make_app(settings: Settings) -> faust.App:
@@ -42,10 +36,8 @@ def make_app(settings: Settings) -> faust.App:
     InvalidSettings
         The pages would be open to the network without a token, or telemetry is on and cannot be.
     """
-    check_telemetry(settings)
-    check_exposure(settings)
+    prepare(settings)
     topics = topics_of(settings)
-    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     app: Any = faust.App(  # faust types its decorators and signals loosely
         settings.group,
         broker=[f"kafka://{server.strip()}" for server in settings.broker.split(",")],
@@ -108,47 +100,30 @@ def make_app(settings: Settings) -> faust.App:
 
     @app.on_before_shutdown.connect
     async def stopping(_app: Any, **_options: Any) -> None:
-        _leave_for_good(STOP_S_MAX)
+        leave_for_good(STOP_S_MAX)
         if holder:
             await holder[0].stop()
 
-    @app.timer(settings.watermark_check_s)
-    async def check_watermarks() -> None:
-        if holder:
-            await holder[0].check_watermarks()
-
-    @app.timer(LAG_S)
-    async def note_lag() -> None:
-        if holder:
-            holder[0].note_ends(_ends(app, topics.events.name))
-
-    @app.timer(max(0.1, settings.reorder_ms / 4000))
-    async def close_gaps() -> None:
-        if holder:
-            await holder[0].close_gaps()
-
-    @app.timer(MODES_S)
-    async def keep_modes() -> None:
-        if holder:
-            await holder[0].keep_modes()
-
-    add_pages(app, settings, worker)
+    for chore in chores(settings, lambda: _ends(app, topics.events.name)):
+        _add_timer(app, chore, holder)
+    for page in pages(settings, worker):
+        _add_page(app, page)
     return app
 
 
-def _leave_for_good(seconds: float) -> None:
-    """End the process after a while, whatever still waits for a broker that is away.
+def _add_timer(app: Any, chore: Chore, holder: list[Worker]) -> None:
+    @app.timer(chore.every_s, name=chore.name)
+    async def timer() -> None:
+        if holder:
+            await chore.do(holder[0])
 
-    Nothing is lost: a worker may be killed at any time.
-    """
 
-    def leave() -> None:
-        _log.error("stopped_by_force", seconds=seconds)
-        os._exit(1)
+def _add_page(app: Any, page: Page) -> None:
+    async def answer(_view: View, request: Any, **_more: Any) -> Any:
+        return await page.answer(request)
 
-    last = threading.Timer(seconds, leave)
-    last.daemon = True
-    last.start()
+    # Faust asks the view's class which methods it has.
+    app.page(page.path)(type("OurView", (View,), {page.method.lower(): answer}))
 
 
 def run_worker(settings: Settings) -> None:

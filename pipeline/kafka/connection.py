@@ -150,32 +150,46 @@ async def _login_problem(settings: Settings) -> str | None:
     return None
 
 
-async def start_producer(settings: Settings) -> AIOKafkaProducer:
-    """Return a started idempotent producer whose sends are acknowledged by all replicas."""
+async def start_producer(settings: Settings, linger_ms: int = 2) -> AIOKafkaProducer:
+    """Return a started idempotent producer whose sends are acknowledged by all replicas.
+
+    Parameters
+    ----------
+    linger_ms
+        How long messages wait for others to the same partition.
+    """
     producer = AIOKafkaProducer(
         **client_arguments(settings),
         acks="all",
         enable_idempotence=True,
-        linger_ms=2,
+        linger_ms=linger_ms,
         max_batch_size=131_072,
         max_request_size=REQUEST_BYTES_MAX,
     )
-    await _start(settings, producer)
+    await start(settings, producer)
     return producer
 
 
-async def start_consumer(settings: Settings, **arguments: Any) -> AIOKafkaConsumer:
-    """Return a started consumer without a group: it never touches anybody's offsets."""
+async def start_consumer(
+    settings: Settings, fetch_wait_ms: int = 50, **arguments: Any
+) -> AIOKafkaConsumer:
+    """Return a started consumer without a group: it never touches anybody's offsets.
+
+    Parameters
+    ----------
+    fetch_wait_ms
+        How long the broker may hold a fetch where there is nothing.
+    """
     consumer = AIOKafkaConsumer(
         **client_arguments(settings),
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        fetch_max_wait_ms=50,
+        fetch_max_wait_ms=fetch_wait_ms,
         max_partition_fetch_bytes=8 * 1_048_576,
         **arguments,
     )
-    await _start(settings, consumer)
+    await start(settings, consumer)
     return consumer
 
 
@@ -190,7 +204,14 @@ async def start_admin(settings: Settings) -> AIOKafkaAdminClient:
     return admin
 
 
-async def _start(settings: Settings, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+async def start(settings: Settings, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """Start a client.
+
+    Raises
+    ------
+    BrokerUnavailable
+        Kafka does not answer, or refuses it; with the cause where it can be told.
+    """
     try:
         await client.start()
     except (KafkaError, OSError) as error:

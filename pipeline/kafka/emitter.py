@@ -190,7 +190,7 @@ class Emitter:
 
     async def _started(self) -> AIOKafkaProducer:
         async with self._replacing:
-            producer = self._producer or await start_producer(self._settings)
+            producer = self._producer or await start_producer(self._settings, linger_ms=0)
             self._producer = producer
             return producer
 

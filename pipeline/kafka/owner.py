@@ -68,6 +68,8 @@ class Watermark:
         The source topic.
     next_offset
         W: the next record to take.
+    settled
+        W as it was when the last outputs were acknowledged.
     end_seen
         The log's end at the last look.
     floors
@@ -76,6 +78,7 @@ class Watermark:
 
     topic: str
     next_offset: int = 0
+    settled: int = 0
     end_seen: int = 0
     floors: dict[str, Told] = field(default_factory=dict)
 
@@ -141,6 +144,7 @@ class PartitionOwner:
         self._owned = False
         self._epoch += 1
         self._ready.clear()
+        self._metrics.ready(self.partition, False)
         # Lets those go who wait now; who begins to wait later waits for the next recovery.
         self._revoked.set()
         self._revoked = asyncio.Event()
@@ -156,6 +160,7 @@ class PartitionOwner:
             if epoch != self._epoch:
                 return  # revoked again while it waited for its turn
             self._owned = True
+            self._metrics.ready(self.partition, False)
             self._given_up.clear()
             await self._find_floors()
             if self.watermark.next_offset == 0:
@@ -201,7 +206,10 @@ class PartitionOwner:
                 await self._answer_missed()
             if not self._owned:
                 return
+            for watermark in (self.watermark, self.asked):
+                watermark.settled = watermark.next_offset
             self._ready.set()
+            self._metrics.ready(self.partition, True)
             _log.info(
                 "partition_ready",
                 partition=self.partition,
@@ -369,6 +377,7 @@ class PartitionOwner:
         if self._owned and stop > start:
             # Offsets without a message at the end of the range are passed over for good.
             watermark.next_offset = max(watermark.next_offset, stop)
+            watermark.settled = watermark.next_offset
             self._metrics.filled.inc(stop - start)
 
     async def _answer(self, records: Sequence[Record]) -> None:
@@ -392,6 +401,7 @@ class PartitionOwner:
             self.asked.next_offset = self.answered + 1
             raise
         self.answered = self.asked.next_offset - 1
+        self.asked.settled = self.asked.next_offset
 
     async def _cover(self, record: Record, newest_ms: int) -> None:
         """Make sure that the library holds what a run is compared with that begins here.
@@ -418,6 +428,7 @@ class PartitionOwner:
             # and whoever takes the partition again folds from the last sound one.
             self._start_over()
             raise
+        self.watermark.settled = self.watermark.next_offset
         if self.ready:  # what is folded again after a start is old, not late
             self._metrics.acknowledged(records, time.time())
         self._checkpoints.events += len(records)

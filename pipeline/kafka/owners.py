@@ -21,6 +21,7 @@ from ontrack.topics.errors import BrokerUnavailable
 _log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
+FETCH_WAIT_MS = 500  # nothing is asked on this connection but for claims, which are few
 
 
 class Claim(BaseModel):
@@ -169,7 +170,7 @@ class OwnerDirectory:
     async def _started(self) -> AIOKafkaConsumer:
         counts = await partition_counts(self._settings)
         name = self._topics.owners.name
-        consumer = await start_consumer(self._settings)
+        consumer = await start_consumer(self._settings, fetch_wait_ms=FETCH_WAIT_MS)
         parts = [TopicPartition(name, number) for number in range(counts[name])]
         consumer.assign(parts)
         await consumer.seek_to_beginning(*parts)

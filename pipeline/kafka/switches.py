@@ -44,9 +44,11 @@ async def throw(settings: Settings, key: str, switch: Switch | None) -> None:
     Raises
     ------
     BrokerUnavailable
-        Kafka does not answer.
+        Kafka does not answer, or lacks the topic.
     """
     topic = topics_of(settings).switches.name
+    # A producer would ask for it again and again, or have the broker make it with other settings.
+    await _partitions(settings, topic)
     value = None if switch is None else codecs.encode(switch)
     headers = codecs.event_headers(
         event_id=f"{key}:{datetime.now(UTC).isoformat()}",
@@ -73,12 +75,9 @@ async def thrown(settings: Settings) -> list[Thrown]:
         Kafka does not answer, or lacks the topic.
     """
     topic = topics_of(settings).switches.name
-    counts = await partition_counts(settings)
-    if topic not in counts:
-        raise BrokerUnavailable(
-            f"Kafka at {settings.broker} has no topic {topic}; run: ontrack topics create"
-        )
-    partitions = [TopicPartition(topic, number) for number in range(counts[topic])]
+    partitions = [
+        TopicPartition(topic, number) for number in range(await _partitions(settings, topic))
+    ]
     found: dict[str, Thrown] = {}
     consumer = await start_consumer(settings)
     try:
@@ -96,6 +95,15 @@ async def thrown(settings: Settings) -> list[Thrown]:
     finally:
         await consumer.stop()
     return [found[key] for key in sorted(found)]
+
+
+async def _partitions(settings: Settings, topic: str) -> int:
+    counts = await partition_counts(settings)
+    if topic not in counts:
+        raise BrokerUnavailable(
+            f"Kafka at {settings.broker} has no topic {topic}; run: ontrack topics create"
+        )
+    return counts[topic]
 
 
 def _read(value: bytes) -> Switch | None:

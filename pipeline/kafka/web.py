@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
-import faust
 import structlog
-from faust.web import View
+from aiohttp import web
 
 from ontrack.pipeline import web as shared
 from ontrack.pipeline.gate_wire import FORWARDED_HEADER, GATE_PATH, REDEEM_PATH, Reply
@@ -44,8 +43,16 @@ def web_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def add_pages(app: faust.App, settings: Settings, worker: Callable[[], Worker]) -> None:
-    """Add all pages to the app's web server.
+class Page(NamedTuple):
+    """A page of the worker."""
+
+    path: str
+    method: str
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def pages(settings: Settings, worker: Callable[[], Worker]) -> tuple[Page, ...]:
+    """Return all pages, for whatever serves them.
 
     Parameters
     ----------
@@ -53,40 +60,37 @@ def add_pages(app: faust.App, settings: Settings, worker: Callable[[], Worker]) 
         Returns the worker; makes it where there is none yet.
     """
 
-    @app.page("/healthz")
-    async def healthz(web: Any, _request: Any) -> Any:
-        return web.json({"ok": True})
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
 
-    @app.page("/readyz")
-    async def readyz(web: Any, _request: Any) -> Any:
+    async def readyz(_request: web.Request) -> web.Response:
         current = worker()
         partitions = {number: owner.ready for number, owner in sorted(current.owners.items())}
         status = 200 if current.ready else 503
-        return web.json({"ok": current.ready, "partitions": partitions}, status=status)
+        return web.json_response({"ok": current.ready, "partitions": partitions}, status=status)
 
-    @app.page("/metrics")
-    async def metrics(web: Any, _request: Any) -> Any:
+    async def metrics(_request: web.Request) -> web.Response:
         kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.bytes(worker().metrics.text(), headers=kind)
+        return web.Response(body=worker().metrics.text(), headers=kind)
 
-    @app.page(GATE_PATH)
-    class Gate(View):
-        """Asks whether a call may run."""
+    async def ask(request: web.Request) -> web.Response:
+        raw = await read_body(request, settings.message_bytes_max)
+        if isinstance(raw, Reply):
+            return response(raw)
+        forwarded = request.headers.get(FORWARDED_HEADER)
+        return response(await worker().gateway.ask(raw, forwarded))
 
-        async def post(self, request: Any, **_more: Any) -> Any:
-            raw = await read_body(request, settings.message_bytes_max)
-            if isinstance(raw, Reply):
-                return response(raw)
-            forwarded = request.headers.get(FORWARDED_HEADER)
-            return response(await worker().gateway.ask(raw, forwarded))
+    async def redeem(request: web.Request) -> web.Response:
+        raw = await read_body(request, settings.message_bytes_max)
+        if isinstance(raw, Reply):
+            return response(raw)
+        forwarded = FORWARDED_HEADER in request.headers
+        return response(await worker().gateway.redeem(raw, forwarded))
 
-    @app.page(REDEEM_PATH)
-    class Redeem(View):
-        """Uses a decision for its call."""
-
-        async def post(self, request: Any, **_more: Any) -> Any:
-            raw = await read_body(request, settings.message_bytes_max)
-            if isinstance(raw, Reply):
-                return response(raw)
-            forwarded = FORWARDED_HEADER in request.headers
-            return response(await worker().gateway.redeem(raw, forwarded))
+    return (
+        Page("/healthz", "GET", healthz),
+        Page("/readyz", "GET", readyz),
+        Page("/metrics", "GET", metrics),
+        Page(GATE_PATH, "POST", ask),
+        Page(REDEEM_PATH, "POST", redeem),
+    )

@@ -1,27 +1,28 @@
 """What a worker does with the partitions it is assigned, whatever delivers the messages.
 
-One lane a topic partition: a bounded queue and one task that takes what is there as one batch and
-never waits for more. Lanes are independent of the coroutines that deliver, so a rebalance cannot
-cut a batch in half.
+The shells (:mod:`ontrack.pipeline.kafka.app` on Faust, :mod:`ontrack.pipeline.kafka.loop` on bare
+aiokafka) tell it which partitions are here and hand records over; all else happens here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.kafka.audit import Audit
 from ontrack.pipeline.kafka.clock import BrokerClock
+from ontrack.pipeline.kafka.closing import closed
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.fleet import Fleet
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.gateway import Gateway
+from ontrack.pipeline.kafka.lane import Delivery, Lane
 from ontrack.pipeline.kafka.log import LogReader
 from ontrack.pipeline.kafka.otlp_source import OtlpSource
 from ontrack.pipeline.kafka.owner import PartitionOwner
@@ -29,96 +30,32 @@ from ontrack.pipeline.kafka.owners import OwnerDirectory
 from ontrack.pipeline.kafka.peers import Peers
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 
-QUEUE_RECORDS_MAX = 4096
 DRAIN_S_MAX = 10.0
-CLOSE_S_MAX = 2.0  # for each connection, where the broker is away
 CHECKPOINT_S_MAX = 4.0  # below the session time-out, with room for the rest of a rebalance
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A delivered record, and what to call once its outputs are acknowledged."""
-
-    record: Record
-    done: Callable[[], object]
-
-
-class Lane:
-    """A bounded queue of one topic partition and the task that empties it."""
-
-    def __init__(
-        self,
-        begin: Callable[[], Awaitable[None]],
-        handle: Callable[[list[Record]], Awaitable[None]],
-        failed: Callable[[BaseException], Awaitable[object]],
-        batch_max: int,
-        after: Lane | None,
-    ) -> None:
-        self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue(QUEUE_RECORDS_MAX)
-        self._open = True
-        self._batch_max = batch_max
-        self._task = asyncio.create_task(self._run(begin, handle, failed, after))
-
-    async def put(self, delivery: Delivery) -> None:
-        """Queue a delivery; waits while the lane is full (back-pressure)."""
-        if self._open:
-            await self._queue.put(delivery)
-
-    def close(self) -> None:
-        """Let the batch in hand finish and drop what is queued: it is delivered again."""
-        self._open = False
-        while not self._queue.empty():
-            self._queue.get_nowait()
-        self._queue.put_nowait(None)
-
-    async def finished(self) -> None:
-        """Wait until the lane's task has ended."""
-        await asyncio.wait([self._task])
-
-    async def _run(
-        self,
-        begin: Callable[[], Awaitable[None]],
-        handle: Callable[[list[Record]], Awaitable[None]],
-        failed: Callable[[BaseException], Awaitable[object]],
-        after: Lane | None,
-    ) -> None:
-        try:
-            if after is not None:
-                await after.finished()
-            if self._open:
-                await begin()
-            while self._open:
-                batch = await self._next_batch()
-                if batch:
-                    await handle([delivery.record for delivery in batch])
-                    for delivery in batch:
-                        delivery.done()
-        except Exception as error:  # noqa: BLE001
-            # A lane that died silently would be a partition nobody folds: stop the worker.
-            _log.exception("lane_failed")
-            await failed(error)
-
-    async def _next_batch(self) -> list[Delivery]:
-        first = await self._queue.get()
-        batch = [] if first is None else [first]
-        while len(batch) < self._batch_max and not self._queue.empty():
-            item = self._queue.get_nowait()
-            if item is not None:
-                batch.append(item)
-        return batch
-
-
 class Worker:
-    """Owners and lanes of the assigned partitions of one process."""
+    """Owners and lanes of the assigned partitions of one process.
+
+    Parameters
+    ----------
+    failed
+        What to do when the worker cannot go on.
+    recovered
+        Told of an owner that has come to its log's end: from its watermarks on it wants to be
+        delivered to.
+    """
 
     def __init__(
-        self, settings: Settings, failed: Callable[[BaseException], Awaitable[object]]
+        self,
+        settings: Settings,
+        failed: Callable[[BaseException], Awaitable[object]],
+        recovered: Callable[[PartitionOwner], object] = lambda _owner: None,
     ) -> None:
         self.settings = settings
         self.topics = topics_of(settings)
@@ -127,7 +64,9 @@ class Worker:
         self.metrics.watch(self.fold)
         self.telemetry = Telemetry.of(settings, self.metrics, "worker")
         self.owners: dict[int, PartitionOwner] = {}
-        self._failed = failed
+        self.failed = failed
+        self._recovered = recovered
+        self._stopping = False
         self._reader = LogReader(settings)
         self._emitter = Emitter(settings)
         self._follower = KnowledgeFollower(settings, self.fold.library, self.metrics)
@@ -163,6 +102,8 @@ class Worker:
 
     def assign(self, partitions: Iterable[int]) -> None:
         """Own these partitions of the events topic, and no others."""
+        if self._stopping:
+            return  # the group has not heard of it yet
         wanted = set(partitions)
         for partition in [number for number in self.owners if number not in wanted]:
             self._close_lanes(partition)
@@ -170,6 +111,7 @@ class Worker:
             owner.revoke()
             self.metrics.forget(partition)
         for partition in sorted(wanted):
+            self.metrics.hold(partition)
             owner = self.owners.get(partition) or self._new_owner(partition)
             self.owners[partition] = owner
             self._open_lanes(partition, owner)
@@ -203,16 +145,36 @@ class Worker:
         lane = self._events.get(partition)
         if lane is not None:
             await lane.put(delivery)
-            if delivery.record.timestamp_ms is not None:
-                self._clocks.setdefault(partition, BrokerClock()).heard(
-                    delivery.record.timestamp_ms
-                )
+            self._heard(partition, delivery)
 
     async def deliver_proposal(self, partition: int, delivery: Delivery) -> None:
         """Hand over a proposal."""
         lane = self._proposals.get(partition)
         if lane is not None:
             await lane.put(delivery)
+
+    def offer(self, topic: str, partition: int, deliveries: Sequence[Delivery]) -> None:
+        """Hand over what was fetched of a partition at once; wait for :meth:`room` afterwards."""
+        is_event = topic == self.topics.events.name
+        lane = (self._events if is_event else self._proposals).get(partition)
+        if lane is not None and deliveries:
+            lane.offer(deliveries)
+            if is_event:
+                self._heard(partition, deliveries[-1])
+
+    async def room(self) -> None:
+        """Wait until every lane has room (back-pressure)."""
+        for lane in [*self._events.values(), *self._proposals.values()]:
+            await lane.room()
+
+    def settled(self) -> dict[tuple[str, int], int]:
+        """Return up to where each topic partition is done with: outputs acknowledged."""
+        return {
+            (watermark.topic, owner.partition): watermark.settled
+            for owner in self.owners.values()
+            for watermark in (owner.watermark, owner.asked)
+            if watermark.settled
+        }
 
     def note_ends(self, ends: Mapping[int, int]) -> None:
         """Bring the lag up to date, from the log's ends by partition."""
@@ -245,7 +207,8 @@ class Worker:
                 await owner.close_gaps(now_ms)
 
     async def stop(self) -> None:
-        """Finish the batches in hand and close all connections."""
+        """Finish the batches in hand and close all connections; nothing is assigned any more."""
+        self._stopping = True
         if self._spans is not None:
             await self._spans.stop()
         await self.suspend()
@@ -255,21 +218,15 @@ class Worker:
             _, late = await asyncio.wait(waiting, timeout=DRAIN_S_MAX)
             if late:
                 _log.warning("stopped_with_unfinished_batches", lanes=len(late))
-        for part in (
-            self._fleet,
-            self._directory,
-            self._peers,
-            self._audit,
-            self._follower,
-            self._reader,
-            self._emitter,
-        ):
-            try:
-                async with asyncio.timeout(CLOSE_S_MAX):
-                    await part.stop()
-            except TimeoutError:
-                _log.warning("closed_by_force", part=type(part).__name__, seconds=CLOSE_S_MAX)
+        parts: list[_Part] = [self._fleet, self._directory, self._peers, self._audit]
+        parts += [self._follower, self._reader]
+        await asyncio.gather(*(closed(type(part).__name__, part.stop()) for part in parts))
+        await closed("Emitter", self._emitter.stop())  # last, as others may still be sending
         await self.telemetry.stop()
+
+    def _heard(self, partition: int, delivery: Delivery) -> None:
+        if delivery.record.timestamp_ms is not None:
+            self._clocks.setdefault(partition, BrokerClock()).heard(delivery.record.timestamp_ms)
 
     def _broker_now_ms(self, owner: PartitionOwner) -> int | None:
         """Return the broker's time; where nothing was delivered yet, it begins at the log's end."""
@@ -299,6 +256,8 @@ class Worker:
         full collection that looks at it holds up the gate (measured: 90 to 120 ms).
         """
         await owner.resume()
+        if owner.ready:
+            self._recovered(owner)
         if self.ready:
             gc.freeze()
 
@@ -308,15 +267,19 @@ class Worker:
         self._events[partition] = Lane(
             lambda: self._resume(owner),
             owner.take,
-            self._failed,
+            self.failed,
             batch_max,
             self._events.get(partition),
         )
         self._proposals[partition] = Lane(
-            owner.until_ready, owner.decide, self._failed, batch_max, self._proposals.get(partition)
+            owner.until_ready, owner.decide, self.failed, batch_max, self._proposals.get(partition)
         )
 
     def _close_lanes(self, partition: int) -> None:
         for lanes in (self._events, self._proposals):
             if partition in lanes:
                 lanes[partition].close()
+
+
+class _Part(Protocol):
+    def stop(self) -> Awaitable[object]: ...

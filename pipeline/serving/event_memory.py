@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 BYTES_MAX = 64 * 1_048_576
 OVERHEAD_BYTES = 64  # of one event, beside its own bytes
+SHARE_MAX = 2  # a run holds one of so many parts at most
 FORGOTTEN_MAX = 100_000  # ids of runs that are not remembered any more
 
 
@@ -13,7 +14,8 @@ class EventMemory:
     """Events by run, whole runs only: the run that was silent for the longest goes first.
 
     Of a run that went nothing is kept later either, since what begins in the middle is judged
-    otherwise than it was.
+    otherwise than it was. A run that needs more than its share goes before it drives out all
+    others, whose pages would be gone for ever.
 
     Parameters
     ----------
@@ -47,8 +49,10 @@ class EventMemory:
         size = len(value) + OVERHEAD_BYTES
         self._sizes[run_id] = self._sizes.get(run_id, 0) + size
         self.held_bytes += size
+        if self._sizes[run_id] > self._bytes_max // SHARE_MAX:
+            self._forget(run_id)
         while self.held_bytes > self._bytes_max:
-            self._forget()
+            self._forget(next(iter(self._runs)))
 
     def events(self, run_id: str) -> tuple[bytes, ...] | None:
         """Return a run's events in the order in which they were folded; None: not held."""
@@ -73,8 +77,8 @@ class EventMemory:
             )
         return f"no run {run_id[:80]!r} was heard of since the start"
 
-    def _forget(self) -> None:
-        run_id, _ = self._runs.popitem(last=False)
+    def _forget(self, run_id: str) -> None:
+        del self._runs[run_id]
         self.held_bytes -= self._sizes.pop(run_id)
         self._gone[run_id] = None
         if len(self._gone) > FORGOTTEN_MAX:

@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from ontrack.pipeline.kafka.app import STOP_S_MAX
+from ontrack.pipeline.kafka.shell import STOP_S_MAX
 from ontrack.pipeline.settings import Settings
 from tests.deploy.tools import KUBERNETES, ROOT
 

@@ -117,6 +117,20 @@ def test_every_metric_that_is_asked_for_exists() -> None:
     assert nameless == []
 
 
+def test_what_rules_compare_is_shown_before_it_happens_for_the_first_time() -> None:
+    compared = {
+        selector
+        for rule in rules()
+        for selector in re.findall(
+            r'(ontrack_(?:verdicts|interventions|decisions)_total)\{[^}]*?(\w+)="(\w+)"\}',
+            rule["expr"],
+        )
+    }
+    assert len(compared) >= 4
+    page = Metrics().text().decode()
+    assert [each for each in compared if '{}{{{}="{}"}} 0.0'.format(*each) not in page] == []
+
+
 def test_the_names_in_an_expression_are_found() -> None:
     text = 'sum by (le, x) (rate(ontrack_a_total{b="c{}"}[5m])) / on (instance) foo{a="b"} > up'
     assert metrics_in(text) == {"ontrack_a_total", "foo", "up"}

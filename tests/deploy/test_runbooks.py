@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ontrack.pipeline.cli import cli
+from ontrack.topics.catalog import catalogue
 from tests.deploy.test_prometheus import anchors_of
 from tests.deploy.tools import ROOT
 
@@ -37,6 +38,14 @@ def test_the_commands_to_check_are_found() -> None:
     assert "ontrack doctor" in commands()
     assert any(command.startswith("ontrack shadow on --agent") for command in commands())
     assert CliRunner().invoke(cli, ["doctor", "--no-such-option", "--help"]).exit_code == 2
+
+
+def test_the_keys_of_what_only_workers_read_are_those_of_the_catalogue() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| `snapshots`, `fleet-states` \| ([^|]+) \|", text, re.MULTILINE)
+    topics = catalogue()
+    assert row.split(", ") == ["run id", topics.fleet_states.key]
+    assert topics.snapshots.key.startswith("run id")
 
 
 @pytest.mark.parametrize("page", PAGES)

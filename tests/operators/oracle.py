@@ -69,19 +69,6 @@ def hops(size: int, edges: set[Edge]) -> list[list[int | None]]:
     return table
 
 
-def ancestors(node: int, edges: set[Edge]) -> set[int]:
-    """Depth-first: all nodes from which ``node`` can be reached."""
-    found: set[int] = set()
-    stack = [node]
-    while stack:
-        here = stack.pop()
-        for source, target in edges:
-            if target == here and source not in found:
-                found.add(source)
-                stack.append(source)
-    return found
-
-
 def age_weights(size: int, horizon: int, edges: set[Edge]) -> list[float]:
     """Equation (10), node by node."""
     used = {source for source, _ in edges}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from rpds import HashTrieMap
 
 from ontrack.operators.admission import AGAIN_STEPS_MAX, Admission, admit, refuse_after_end
+from ontrack.operators.seen import SeenSteps
 from ontrack.topics.errors import ConflictingDuplicate, EventAfterEnd, RunTooLong
 from ontrack.topics.events import ErrorInfo, Proposal, Step
 from tests import strategies
@@ -20,7 +20,7 @@ class Door:
     """Admits steps one after another and keeps what admission needs of the earlier ones."""
 
     def __init__(self, steps_max: int = 100) -> None:
-        self.seen: HashTrieMap[int, bytes] = HashTrieMap()
+        self.seen = SeenSteps()
         self.highest, self.steps_max = -1, steps_max
 
     def admit(self, event: Step) -> Admission:

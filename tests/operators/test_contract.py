@@ -331,10 +331,8 @@ def prefix_sizes(state: prefix.PrefixState) -> dict[str, tuple[int, int]]:
     return {
         "nodes": (state.size, most),
         "hops": (state.hops.size, most * most),
-        "ancestors": (max((a.bit_length() for a in state.ancestors), default=0), most),
         "consumed": (state.consumed.bit_length(), most),
         "parents": (max((len(p) for p in state.parents), default=0), most),
-        "node_of": (len(state.node_of), most),
         "waiting": (len(state.waiting), SMALL.prefix.waiting_max),
     }
 

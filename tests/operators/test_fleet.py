@@ -324,6 +324,14 @@ def test_partials_of_any_split_into_partitions_add_up_to_the_whole(
     assert as_counted(merge(lines)) == as_counted(final(timed, params).values())
 
 
+def test_a_state_with_a_name_that_no_line_can_hold_is_refused() -> None:
+    parts = dump(folded([(verdict("r", 0, task_id="t"), NOON)]))
+    assert load(parts).bases
+    parts[2][0][1] = "t" * 513
+    with pytest.raises(InvalidSnapshot, match="too long"):
+        load(parts)
+
+
 def test_the_same_state_gives_the_same_bytes_and_a_foreign_one_is_refused() -> None:
     state = folded(
         [(verdict("r", 7), NOON), (intervention("r", 1), NOON), (decision("q", 1), NOON)]

@@ -133,7 +133,7 @@ def test_a_tool_that_no_reference_has_is_far_from_every_node() -> None:
 
 def test_equal_calls_are_compared_once() -> None:
     index = roles.index([("read", {"n": 3}), ("read", {"n": 3.0}), ("read", {"n": 4})])
-    assert index.by_tool["read"].slots.shape == (2, 1)
+    assert index.by_tool["read"].slots.shape == (1, 2)
 
 
 def test_no_arguments_at_all_compile_too() -> None:

@@ -21,7 +21,7 @@ from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
 from tests.operators.test_table2 import CONTRACTS, ORDER
 
 STATE_BYTES_MAX = 150 * 1024
-HEAP_BYTES_MAX = 125 * 1024
+HEAP_BYTES_MAX = 150 * 1024
 
 
 def profile(part: str = "", **changes: Any) -> Profile:

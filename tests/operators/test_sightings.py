@@ -133,3 +133,10 @@ def test_a_value_made_to_have_the_checksum_of_another_is_not_taken_for_it() -> N
     assert crc32(forged.encode()) == crc32(known.encode())
     seen = see(PARAMS, SeenValues(), 0, "get_user", {"account": known})
     assert find(seen, forged) == ((), ())
+
+
+@given(result=strategies.json_values())
+def test_a_record_is_hash_place_and_step_in_eight_bytes_each(result: Any) -> None:
+    seen = see(PARAMS, SeenValues(), 7, "look", {"found": result}, trusted=False)
+    assert len(seen.records) == seen.table.size * 8
+    assert all(step == 7 | 1 << 63 for step in seen.table[:, 2].tolist())

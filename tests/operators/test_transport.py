@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.operators import prefix, transport
+from ontrack.operators import finishing, prefix, transport
+from ontrack.operators.finishing import Final
 from ontrack.operators.prefix import PrefixParams, PrefixState
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.transport import (
     ROLE_WEIGHTS,
     Alignment,
-    Final,
     TransportParams,
     TransportState,
 )
@@ -202,7 +202,7 @@ def final_of(monitored: Lab) -> Final:
     state = monitored.state
     assert state.knowledge.references is not None
     assert state.transport is not None
-    return transport.finalise(
+    return finishing.finalise(
         monitored.profile.transport,
         state.knowledge.references,
         state.transport.cost,
@@ -259,7 +259,7 @@ def test_the_verdict_path_leaves_no_trace_in_the_final_solve() -> None:
     steps = numbered(NAMES)
     monitored.feed(*steps)
     rows = [row_of(monitored.state.knowledge.references, step) for step in steps]  # type: ignore[arg-type]
-    bare = transport.finalise(
+    bare = finishing.finalise(
         monitored.profile.transport,
         monitored.state.knowledge.references,  # type: ignore[arg-type]
         np.stack(rows, axis=1),

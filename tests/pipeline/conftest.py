@@ -21,9 +21,15 @@ def settings(broker: str, fresh_prefix: str) -> Settings:
 
 
 @pytest.fixture
-def worker(settings: Settings, tmp_path: Path) -> Iterator[WorkerProcess]:
+def runtime(request: pytest.FixtureRequest) -> str:
+    """What delivers to the test's worker; Faust where the test does not say."""
+    return str(getattr(request, "param", "faust"))
+
+
+@pytest.fixture
+def worker(settings: Settings, tmp_path: Path, runtime: str) -> Iterator[WorkerProcess]:
     """A worker on the test's topics, not started; stopped at the end."""
-    process = WorkerProcess(settings, tmp_path)
+    process = WorkerProcess(settings, tmp_path, runtime=runtime)
     try:
         yield process
     finally:

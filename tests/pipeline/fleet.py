@@ -56,6 +56,7 @@ class WorkerProcess:
     name: str = "w0"
     port: int = field(default_factory=free_port)
     more: dict[str, str] = field(default_factory=dict)
+    runtime: str = "faust"
     prelude: str = ""  # lines of Python that the process runs first
     process: subprocess.Popen[bytes] | None = None
 
@@ -68,6 +69,7 @@ class WorkerProcess:
             "ONTRACK_GROUP": self.settings.group,
             "ONTRACK_ENCODER": self.settings.encoder,
             "ONTRACK_PROFILE": self.settings.profile,
+            "ONTRACK_RUNTIME": self.runtime,
             "ONTRACK_WATERMARK_CHECK_S": "1",
             "ONTRACK_DATA_DIR": str(self.directory / self.name),
             **self.more,

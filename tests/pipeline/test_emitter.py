@@ -38,7 +38,8 @@ class FakeCluster:
     stored: dict[Place, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     producers: list[FakeProducer] = field(default_factory=list)
 
-    async def start(self, _settings: Settings) -> FakeProducer:
+    async def start(self, _settings: Settings, linger_ms: int) -> FakeProducer:
+        assert linger_ms == 0  # whoever waits for an answer does not wait for more to send
         if self.away:
             self.away -= 1
             raise BrokerUnavailable("away")

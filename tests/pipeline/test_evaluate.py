@@ -58,6 +58,11 @@ def lines(result: Result) -> list[dict]:
         ("gate", ["--runs", "2"], {"blocked_injected", "blocked_clean"}),
         ("loops", [], {"warned_success", "halted_success"}),
         ("faults", ["--runs", "2"], {"found", "false_positive_runs"}),
+        (
+            "tracking",
+            ["--runs", "1", "--campaign-tasks", "0", "--profile", "paper"],
+            {"loss_gap_p50", "leakage_gap_p95", "same_best", "leak_differs"},
+        ),
         ("abort", [], {"precision", "precision_balanced", "false_stops", "steps_saved"}),
     ],
 )
@@ -84,6 +89,21 @@ def test_people_get_a_table(files: tuple[str, str], monkeypatch: pytest.MonkeyPa
     (row,) = [line for line in result.stdout.splitlines() if "warned_success" in line]
     assert "workplace" in row
     assert "runs" in result.stderr
+
+
+def test_tracking_is_shown_for_both_profiles_and_by_the_place_in_the_run(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    options = ("--runs", "1", "--campaign-tasks", "0", "--processes", "1")
+    result = invoke("tracking", files[0], *options)
+    assert result.exit_code == 0
+    for profile in ("paper", "default"):
+        assert f"converged solve, {profile}" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines() if "same_best" in line]
+    assert {row[0] for row in rows} == {"workplace"}
+    assert any("1–5" in row for row in rows)
+    assert any("gamma=1.0" in row for row in rows)
 
 
 def test_the_references_can_be_limited_to_other_models_and_other_tasks(

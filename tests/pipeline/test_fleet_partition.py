@@ -222,6 +222,16 @@ def test_messages_that_are_no_outputs_are_passed_over_and_counted() -> None:
     assert part._offsets[VERDICTS] == kafka.ends[VERDICTS]
 
 
+def test_a_foreign_output_with_endless_names_gives_a_line_that_a_broker_takes() -> None:
+    kafka = published()
+    foreign = END.model_copy(update={"task_id": "t" * 300_000, "tenant": "u" * 300_000})
+    publish(kafka, foreign, kafka.now_ms or NOON)
+    lines_of_it = [line for line in finished(kafka, reader(kafka)).values() if line.group.tenant]
+    assert {line.group.task_id for line in lines_of_it} >= {"t" * 512}
+    messages = [*kafka.topics[FLEET], *kafka.topics[STATES]]
+    assert max(len(each.key or b"") + len(each.value or b"") for each in messages) < 500_000
+
+
 def test_a_partition_that_was_taken_away_says_nothing_more() -> None:
     kafka = published()
     part = reader(kafka)

@@ -32,8 +32,8 @@ from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
 from ontrack.topics.errors import BrokerUnavailable, InvalidSnapshot
-from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
-from ontrack.topics.knowledge import ToolContract
+from ontrack.topics.events import Event, ModeChanged, Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.knowledge import Switch, ToolContract
 
 COUNT = 4
 THERE = "http://there:1"
@@ -340,6 +340,35 @@ async def test_while_the_state_is_rebuilt_the_policy_decides() -> None:
     _, answer = await harness.ask(tool="pay")
     assert (answer["decision"], answer["decided_by"]) == ("block", "policy")
     assert "rebuilt" in answer["reasons"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        Switch(scope="all"),
+        Switch(scope="agent", name="bob"),
+        Switch(scope="task", name="refund"),
+        Switch(scope="tenant", name="acme"),
+    ],
+    ids=lambda switch: switch.scope,
+)
+async def test_the_policy_stops_nothing_of_what_is_in_shadow_mode(switch: Switch) -> None:
+    harness = Harness()
+    harness.fold.library.add_switch(switch.key, switch)
+    theirs = {"agent": "bob", "task_id": "refund", "tenant": "acme"}
+    _, answer = await harness.ask(tool="pay", deadline_ms=0, **theirs)
+    assert (answer["decision"], answer["decided_by"]) == ("unknown", "policy")
+    others = {"agent": "ann", "task_id": "other", "tenant": "other"}
+    _, answer = await harness.ask(tool="pay", deadline_ms=0, **others)
+    assert answer["decision"] == ("unknown" if switch.scope == "all" else "block")
+
+
+async def test_the_policy_stops_nothing_of_a_run_that_is_known_to_be_in_shadow_mode() -> None:
+    harness = Harness()
+    harness.feed(look(0))
+    harness.feed(ModeChanged(run_id="r", shadow=True))
+    _, answer = await harness.ask(tool="pay", deadline_ms=0)
+    assert (answer["decision"], answer["decided_by"]) == ("unknown", "policy")
 
 
 async def test_a_worker_that_does_not_know_its_place_lets_the_policy_decide() -> None:

@@ -7,6 +7,8 @@ import base64
 import json
 import time
 
+import pytest
+
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
@@ -79,6 +81,7 @@ def test_the_worker_and_the_embedded_driver_say_the_same_bytes(
     assert {"OK", "LOOP", "OFF_TRACK"} <= names
 
 
+@pytest.mark.parametrize("runtime", ["faust", "aiokafka"], indirect=True)
 def test_a_killed_and_a_stopped_worker_lose_no_verdict(
     settings: Settings, worker: WorkerProcess
 ) -> None:
@@ -102,6 +105,7 @@ def test_a_killed_and_a_stopped_worker_lose_no_verdict(
         assert by_id(asyncio.run(wait_for(settings, topic, len(outputs)))) == outputs
 
 
+@pytest.mark.parametrize("runtime", ["faust", "aiokafka"], indirect=True)
 def test_a_cold_start_says_nothing_twice(settings: Settings, worker: WorkerProcess) -> None:
     events = fleet_events(14)
     asyncio.run(send_knowledge(settings, references(), contracts()))
@@ -158,6 +162,7 @@ def test_bad_messages_become_dead_letters_and_the_rest_is_judged(
     assert worker.metric("ontrack_dead_letters_total") == len(bad)
 
 
+@pytest.mark.parametrize("runtime", ["faust", "aiokafka"], indirect=True)
 def test_a_proposal_is_answered_from_the_run_as_it_stands(
     settings: Settings, worker: WorkerProcess
 ) -> None:
@@ -208,6 +213,7 @@ def test_a_run_is_compared_with_what_was_published_before_its_first_event(
     assert len(asyncio.run(read_all(settings, topics.verdicts.name))) == steps
 
 
+@pytest.mark.parametrize("runtime", ["faust", "aiokafka"], indirect=True)
 def test_a_worker_that_was_stopped_begins_again_at_its_checkpoint(
     settings: Settings, worker: WorkerProcess
 ) -> None:

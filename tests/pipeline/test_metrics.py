@@ -89,6 +89,29 @@ def test_lag_is_what_lies_between_watermark_and_end_and_never_negative() -> None
     assert samples(metrics)["ontrack_watermark_lag", ("1",)] == 0
 
 
+def test_a_log_of_which_nothing_was_folded_yet_has_a_pace_of_zero() -> None:
+    metrics = Metrics()
+    metrics.lag(1, 500)
+    assert samples(metrics)["ontrack_events_total", ("1",)] == 0
+
+
+def test_a_partition_that_left_is_not_brought_back_by_what_was_in_flight() -> None:
+    metrics = Metrics()
+    metrics.observe(1, events=5, open_runs=3)
+    metrics.lag(1, 7)
+    metrics.ready(1, True)
+    metrics.forget(1)
+    metrics.observe(1, events=2, open_runs=4)
+    metrics.lag(1, 5)
+    metrics.ready(1, False)
+    gauges = {"ontrack_open_runs", "ontrack_watermark_lag", "ontrack_partition_ready"}
+    assert {name for name, _ in samples(metrics) if name in gauges} == set()
+    assert samples(metrics)["ontrack_events_total", ("1",)] == 7
+    metrics.hold(1)
+    metrics.observe(1, events=0, open_runs=4)
+    assert samples(metrics)["ontrack_open_runs", ("1",)] == 4
+
+
 def test_two_workers_in_a_process_do_not_share_counters() -> None:
     one, other = Metrics(), Metrics()
     one.redelivered.inc()

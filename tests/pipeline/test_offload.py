@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from ontrack.pipeline import offload
-from ontrack.pipeline.bench.load import long_references, long_run
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.fold import Fold, PartitionState, Said
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.workplace.long_runs import long_references, long_run
 from ontrack.topics import codecs
 from ontrack.topics.errors import EventAfterEnd
 from ontrack.topics.events import Event, Proposal, RunEnded, Step

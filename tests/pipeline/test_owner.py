@@ -281,6 +281,53 @@ async def test_what_came_since_the_last_look_is_left_to_the_delivery() -> None:
     assert 'ontrack_watermark_lag{partition="0"} 2.0' in metrics.text().decode()
 
 
+async def test_whether_a_partition_is_ready_can_be_seen() -> None:
+    kafka, metrics = FakeKafka(), Metrics()
+    fill(kafka, mixed(2))
+    owner = new_owner(kafka, metrics)
+
+    def shown() -> float | None:
+        return metrics.registry.get_sample_value("ontrack_partition_ready", {"partition": "0"})
+
+    kafka.gate = asyncio.Event()
+    starting = asyncio.create_task(owner.resume())
+    while shown() is None:
+        await asyncio.sleep(0)
+    assert (owner.ready, shown()) == (False, 0)
+    kafka.gate.set()
+    await starting
+    assert (owner.ready, shown()) == (True, 1)
+    owner.revoke()
+    assert shown() == 0
+
+
+async def test_a_batch_in_flight_does_not_show_a_partition_again_that_another_worker_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, metrics, released = FakeKafka(), Metrics(), asyncio.Event()
+    owner = new_owner(kafka, metrics)
+    await owner.resume()
+
+    async def slowly(_time_ms: int) -> None:
+        await released.wait()
+
+    monkeypatch.setattr(owner._follower, "cover", slowly)
+    monkeypatch.setattr(owner._follower, "has_covered", lambda _time_ms: False)
+    taking = asyncio.create_task(owner.take(fill(kafka, mixed(2))))
+    await asyncio.sleep(0.01)
+    owner.revoke()
+    metrics.forget(owner.partition)
+    released.set()
+    await taking
+    shown = {
+        family.name
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if family.type == "gauge" and sample.labels.get("partition") == "0"
+    }
+    assert shown == set()
+
+
 async def test_nothing_is_caught_before_the_owner_is_ready() -> None:
     kafka = FakeKafka()
     fill(kafka, mixed(2))

@@ -244,6 +244,7 @@ def test_the_readiness_probe_of_kubernetes_tells_ready_from_not(watched: Watched
         return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
 
     assert probe(watched.worker.port, TOKEN) == 0
+    assert probe(watched.worker.port, f"{TOKEN}\n") == 0  # a Secret that was made of a file
     assert probe(watched.worker.port, "another") != 0
     assert probe(free_port(), TOKEN) != 0
 

@@ -209,6 +209,23 @@ def test_effect_classes_are_a_list_with_commas(
     assert load_settings().gate_fail_open == means
 
 
+@pytest.mark.parametrize("given", ["a token\n", "a token\r\n", " a token "])
+def test_the_line_end_of_a_token_from_a_file_is_no_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("ONTRACK_WEB_TOKEN", given)
+    found = load_settings().web_token
+    assert found is not None
+    assert found.get_secret_value() == "a token"
+
+
+@pytest.mark.parametrize("given", [" ", "\n", "a\ntoken", "a\x00token"])
+def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(given: str) -> None:
+    with pytest.raises(InvalidSettings, match="web_token") as caught:
+        load_settings(web_token=given)
+    assert "token" not in str(caught.value).replace("web_token", "").replace("WEB_TOKEN", "")
+
+
 def test_the_token_of_the_pages_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONTRACK_WEB_TOKEN", "hunter2")
     found = load_settings()

@@ -21,11 +21,18 @@ from ontrack.pipeline.kafka.sender import send_events
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import WrongShape
-from ontrack.topics.events import Event, ModeChanged, Proposal, Step
+from ontrack.topics.errors import BrokerUnavailable, WrongShape
+from ontrack.topics.events import Agent, Event, ModeChanged, Proposal, RunStarted, Step
 from ontrack.topics.knowledge import Switch, ToolContract
 from ontrack.topics.verdicts import Intervention, Verdict
-from tests.pipeline.fleet import WAIT_S, WorkerProcess, point_cli_at, read_all
+from tests.pipeline.fleet import (
+    WAIT_S,
+    WorkerProcess,
+    free_port,
+    point_cli_at,
+    read_all,
+    settings_for,
+)
 
 BOB = Switch(scope="agent", name="bob")
 PAY = ToolContract(name="pay", effect="destructive", consumes=("args.order",))
@@ -73,6 +80,22 @@ def test_a_run_that_begins_under_a_switch_is_judged_and_told_nothing() -> None:
     assert early.loop(0, 10, time_ms=99) == ["warn", "halt"]
 
 
+@pytest.mark.parametrize(
+    ("switch", "first"),
+    [(BOB, {"agent": "bob"}), (Switch(scope="tenant", name="acme"), {"tenant": "acme"})],
+    ids=["agent", "tenant"],
+)
+def test_a_run_whose_task_is_named_later_stays_in_shadow_mode(
+    switch: Switch, first: dict[str, Any]
+) -> None:
+    log = Log()
+    log.fold.library.add_switch(switch.key, switch, 100)
+    log.add(RunStarted(run_id="r", **first), 100)
+    log.add(RunStarted(run_id="r", task_id="refund"), 101)
+    assert log.state.runs["r"].shadow
+    assert log.loop(0, 10, time_ms=102) == []
+
+
 def test_an_open_run_changes_by_an_event_in_the_log_and_back() -> None:
     log = Log()
     assert log.loop(0, 4, 1) == ["warn"]
@@ -116,8 +139,10 @@ def test_a_snapshot_keeps_the_mode() -> None:
 @pytest.mark.parametrize(
     ("switch", "covered"),
     [
-        (Switch(scope="all"), {"a", "b", "c"}),
+        (Switch(scope="all"), {"a", "b", "c", "d", "e"}),
         (Switch(scope="agent", name="ann"), {"a"}),
+        (Switch(scope="agent", name="eve"), {"c"}),
+        (Switch(scope="agent", name="Eve of billing"), {"c", "d"}),
         (Switch(scope="task", name="refund"), {"b"}),
         (Switch(scope="tenant", name="acme"), {"c"}),
         (Switch(scope="agent", name="refund"), set()),
@@ -125,9 +150,11 @@ def test_a_snapshot_keeps_the_mode() -> None:
 )
 def test_a_switch_covers_its_part_of_the_fleet(switch: Switch, covered: set[str]) -> None:
     runs = {
-        "a": ("ann", None, None),
+        "a": (Agent(id="ann"), None, None),
         "b": (None, "refund", None),
-        "c": ("eve", None, "acme"),
+        "c": (Agent(id="eve", name="Eve of billing"), None, "acme"),
+        "d": (Agent(name="Eve of billing"), None, None),
+        "e": (Agent(), None, None),
     }
     assert {name for name, run in runs.items() if switch.covers(*run)} == covered
 
@@ -171,6 +198,54 @@ def test_one_part_of_the_fleet_must_be_named(arguments: list[str]) -> None:
     done = CliRunner().invoke(command, ["on", *arguments])
     assert done.exit_code == 2
     assert "one of --agent" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--agent", ""], "--agent is empty"),
+        (["--task", "x" * 513], "name: String should have at most 512 characters"),
+        (["--all", "--reason", "x" * 2001], "reason: String should have at most 2000 characters"),
+        (["--tenant", "\udcff"], "name: Input should be a valid string"),
+    ],
+    ids=["empty", "long name", "long reason", "no text"],
+)
+def test_a_switch_that_cannot_be_is_a_wrong_use(arguments: list[str], told: str) -> None:
+    done = CliRunner().invoke(command, ["on", *arguments])
+    assert done.exit_code == 2, done.exception
+    assert told in done.output
+
+
+def test_who_throws_a_switch_may_have_a_number_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def throw(_settings: Settings, _key: str, switch: Switch) -> None:
+        thrown.append(switch)
+
+    thrown: list[Switch] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ontrack.pipeline.kafka.switches.throw", throw)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 1_234_567)
+    done = CliRunner().invoke(command, ["on", "--all"])
+    assert done.exit_code == 0, done.exception
+    assert [switch.by for switch in thrown] == ["uid 1234567"]
+
+
+@pytest.mark.kafka
+async def test_without_its_topic_a_switch_says_at_once_what_to_do(
+    broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = settings_for(broker, f"nothing{free_port()}.")
+    point_cli_at(settings, monkeypatch, tmp_path)
+    for action in ("on", "off", "list"):
+        parts = [] if action == "list" else ["--all"]
+        with pytest.raises(BrokerUnavailable, match="run: ontrack topics create"):
+            async with asyncio.timeout(15):
+                await asyncio.to_thread(
+                    CliRunner().invoke, command, [action, *parts], catch_exceptions=False
+                )
 
 
 @pytest.mark.kafka

@@ -130,7 +130,9 @@ async def send(settings: Settings, pairs: list[Pair], rate: float) -> None:
         await producer.stop()
 
 
-async def run_scenario(name: str, seed: int, size: Size, directory: Path) -> Row:
+async def run_scenario(
+    name: str, seed: int, size: Size, directory: Path, runtime: str = "faust"
+) -> Row:
     """Stream, disturb, wait, compare."""
     began = time.monotonic()
     scenario = SCENARIOS[name]
@@ -143,7 +145,7 @@ async def run_scenario(name: str, seed: int, size: Size, directory: Path) -> Row
         encoder="hashing",
         partitions=PARTITIONS,
     )
-    workers = make_workers(settings, directory)
+    workers = make_workers(settings, directory, runtime)
     stage = Stage(broker, workers, random.Random(seed), directory)
     if scenario.prepare is not None:
         scenario.prepare(stage)
@@ -237,6 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--wait", type=float, help="seconds to wait for what is missing")
     parser.add_argument("--logs", type=Path, help="keep the workers' logs in this folder")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="these scenarios alone")
+    parser.add_argument("--runtime", choices=("faust", "aiokafka"), default="faust")
     given = parser.parse_args(arguments)
     size = SHORT if given.short else FULL
     size = replace(
@@ -247,7 +250,9 @@ def main(arguments: list[str] | None = None) -> int:
         wait_s=given.wait or size.wait_s,
     )
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a broker that is away is the point
-    table = Table(title=f"fault campaign, seed {given.seed}, {size.runs} runs a scenario")
+    table = Table(
+        title=f"fault campaign on {given.runtime}, seed {given.seed}, {size.runs} runs a scenario"
+    )
     names = ("scenario", "events", "disturbances", "missing", "unexpected", "conflicting")
     for column in (*names, "junk unaccounted", "repeated", "seconds", ""):
         table.add_column(column, justify="left" if column in ("scenario", "") else "right")
@@ -255,7 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in given.only or SCENARIOS:
         with tempfile.TemporaryDirectory(prefix="ontrack-faults-") as folder:
             try:
-                row = asyncio.run(run_scenario(name, given.seed, size, Path(folder)))
+                row = asyncio.run(run_scenario(name, given.seed, size, Path(folder), given.runtime))
             except Exception as error:  # noqa: BLE001 (the other scenarios are run all the same)
                 Console(stderr=True).print_exception()
                 table.add_row(name, *[""] * 8, f"FAILED: {type(error).__name__}")

@@ -113,7 +113,9 @@ class Stage:
 
     async def _add(self, name: str) -> WorkerProcess:
         last = self.workers[-1]
-        worker = WorkerProcess(last.settings, last.directory, name, more=last.more)
+        worker = WorkerProcess(
+            last.settings, last.directory, name, more=last.more, runtime=last.runtime
+        )
         self.workers.append(worker)
         await asyncio.to_thread(worker.start)
         await asyncio.to_thread(worker.wait_ready, READY_S_MAX)
@@ -245,9 +247,10 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def make_workers(settings: Settings, directory: Path, count: int = 2) -> list[WorkerProcess]:
-    """Workers with frequent checkpoints, so that states move by them and by the log."""
+def make_workers(settings: Settings, directory: Path, runtime: str) -> list[WorkerProcess]:
+    """Two workers with frequent checkpoints, so that states move by them and by the log."""
     more = {"ONTRACK_CHECKPOINT_EVENTS": "300"}
     return [
-        WorkerProcess(settings, directory, name=f"w{number}", more=more) for number in range(count)
+        WorkerProcess(settings, directory, name=f"w{number}", more=more, runtime=runtime)
+        for number in range(2)
     ]

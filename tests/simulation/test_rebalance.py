@@ -66,8 +66,9 @@ async def until_all_are_owned(*workers: WorkerProcess) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("runtime", ["faust", "aiokafka"])
 async def test_open_runs_move_with_their_state_to_who_joins_and_from_who_is_killed(
-    broker: str, fresh_prefix: str, tmp_path: Path
+    runtime: str, broker: str, fresh_prefix: str, tmp_path: Path
 ) -> None:
     settings = Settings(
         broker=broker,
@@ -76,7 +77,9 @@ async def test_open_runs_move_with_their_state_to_who_joins_and_from_who_is_kill
         encoder="hashing",
         partitions=PARTITIONS,
     )
-    workers = [WorkerProcess(settings, tmp_path, f"w{number}") for number in range(3)]
+    workers = [
+        WorkerProcess(settings, tmp_path, f"w{number}", runtime=runtime) for number in range(3)
+    ]
     first, second, third = workers
     events = list(load_stream(60, seed=3, fault_rate=0.4))
     half = len(events) // 2

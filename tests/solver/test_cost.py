@@ -37,6 +37,9 @@ def test_a_step_without_action_text_shares_out_its_weight() -> None:
     args, tool = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     np.testing.assert_allclose(combine(None, args, tool, weights), [0.2 / 0.55, 0.35 / 0.55])
     np.testing.assert_allclose(combine(np.ones(2), args, tool, weights), [0.65, 0.80])
+    second = np.array([False, True])
+    mixed = combine(np.ones(2), args, tool, weights, second)
+    np.testing.assert_allclose(mixed, [0.2 / 0.55, 0.80])
 
 
 @settings(deadline=None)

@@ -4,7 +4,7 @@ import { chip, local } from "/assets/shared.js";
 
 function shown([, value, kind, href]) {
   if (kind === "verdict") return chip(value);
-  const text = h("bdi", { dir: "auto" }, value);
+  const text = h("bdi", { dir: "auto", class: kind === "words" && "ot-words" }, value);
   return local(href) ? h("a", { href }, [text]) : text;
 }
 

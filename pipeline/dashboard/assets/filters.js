@@ -2,18 +2,32 @@
 import { h } from "vue";
 
 const TYPING_MS = 250;
+const NARROW = window.matchMedia("(max-width: 640px)"); // as in dashboard.css
 
 export default {
-  props: { label: String, fields: Array, reset: Boolean },
+  props: { label: String, fields: Array, reset: Boolean, folds: Boolean },
   emits: ["change"],
   data() {
-    return { values: Object.fromEntries(this.fields.map((field) => [field.key, field.value])) };
+    const values = Object.fromEntries(this.fields.map((field) => [field.key, field.value]));
+    return { values, open: !NARROW.matches };
+  },
+  mounted() {
+    NARROW.addEventListener("change", this.fit);
+  },
+  unmounted() {
+    NARROW.removeEventListener("change", this.fit);
   },
   methods: {
     set(key, value, wait) {
       this.values[key] = value;
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.$emit("change", { ...this.values }), wait);
+    },
+    put(key, value) {
+      this.values[key] = value;
+    },
+    fit() {
+      this.open = !NARROW.matches;
     },
     clear() {
       for (const field of this.fields) this.values[field.key] = "";
@@ -43,15 +57,21 @@ export default {
     },
   },
   render() {
-    const used = Object.values(this.values).some((value) => value);
+    const used = Object.values(this.values).filter((value) => value).length;
     const reset = h(
       "button",
       { type: "button", class: "ot-button", disabled: !used, onClick: this.clear },
       "Clear filters",
     );
-    return h("form", {
+    const form = h("form", {
       class: "ot-filters", role: "search", "aria-label": this.label,
       onSubmit: (event) => event.preventDefault(),
     }, [...this.fields.map(this.field), this.reset ? reset : null]);
+    if (!this.folds) return form;
+    const told = { open: this.open, onToggle: (event) => (this.open = event.target.open) };
+    return h("details", { class: "ot-fold", ...told }, [
+      h("summary", used ? `${this.label} (${used} set)` : this.label),
+      form,
+    ]);
   },
 };

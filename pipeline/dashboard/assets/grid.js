@@ -1,5 +1,5 @@
 // A table of live rows. The server sends which rows stand where, and then only what has changed.
-import { h } from "vue";
+import { h, nextTick } from "vue";
 import { ago, chip, local, moment } from "/assets/shared.js";
 
 const SEVERITY = ["none", "low", "high", "highest"];
@@ -22,7 +22,7 @@ const CELLS = {
   text: (value) => text(value),
   number: (value) => value,
   link: (value) => h("a", { href: local(value[1]) }, [text(value[0])]),
-  verdict: (value) => chip(value),
+  verdict: (value) => (Array.isArray(value) ? chip(...value) : chip(value)),
   time: (value, now) => h("time", { title: moment(value) }, ago(value, now)),
   trail: (value) => trail(value),
   lines: (value) => value.map((line) => h("div", { class: "ot-line" }, [text(line)])),
@@ -52,6 +52,16 @@ export default {
       const kept = new Set(order);
       for (const key of this.rows.keys()) if (!kept.has(key)) this.rows.delete(key);
       this.order = order;
+      this.keepFocus();
+    },
+    // A row that moves is taken out and put in again, and a browser takes its focus away then.
+    keepFocus() {
+      const focused = document.activeElement;
+      if (!this.$el.contains(focused) || !focused.closest("tbody")) return;
+      nextTick(() => {
+        if (focused.isConnected && document.activeElement === document.body)
+          focused.focus({ preventScroll: true });
+      });
     },
     open(event) {
       if (event.target.closest("a, button") || String(getSelection())) return;
@@ -78,7 +88,8 @@ export default {
           ])
         : column.label;
       const order = !sorted ? undefined : this.sort.descending ? "descending" : "ascending";
-      return h("th", { scope: "col", class: `ot-k-${column.kind}`, "aria-sort": order }, [name]);
+      const looks = [`ot-k-${column.kind}`, column.minor && "ot-minor"];
+      return h("th", { scope: "col", class: looks, "aria-sort": order }, [name]);
     },
     arrow(sorted) {
       return !sorted ? "" : this.sort.descending ? " ▼" : " ▲";

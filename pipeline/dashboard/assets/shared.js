@@ -12,6 +12,12 @@ export const VERDICTS = {
   CAUSAL_INVERSION: ["bad", "M2 5.5h11l-3-3M14 10.5H3l3 3"],
   OFF_TRACK: ["bad", "M3 14V9.5L12.5 3M8.5 2.5h4.5v4.5"],
   BLOCK: ["solid", "M8 1.8a6.2 6.2 0 1 0 0 12.4A6.2 6.2 0 1 0 8 1.8M3.8 3.8l8.4 8.4"],
+  // What became of a run, in small letters: its tone comes with it.
+  succeeded: ["ok", "M4 14.5V2M4 2.5h9l-2.5 3 2.5 3H4"],
+  failed: ["bad", "M3.5 3.5l9 9M12.5 3.5l-9 9"],
+  halted: ["bad", "M5.4 1.8h5.2l3.6 3.6v5.2l-3.6 3.6H5.4l-3.6-3.6V5.4zM5 8h6"],
+  cancelled: ["info", "M3 8h10"],
+  ended: ["info", "M4 4h8v8H4z"],
 };
 
 export function sign(path) {
@@ -20,8 +26,9 @@ export function sign(path) {
   ]);
 }
 
-export function chip(name) {
-  const [tone, path] = VERDICTS[name] ?? ["info", "M8 3v7M8 12.5v.5"];
+export function chip(name, given) {
+  const [own, path] = VERDICTS[name] ?? ["info", "M8 3v7M8 12.5v.5"];
+  const tone = own === "solid" ? own : given ?? own;
   return h("span", { class: ["ot-chip", `ot-${tone}`] }, [sign(path), name.replaceAll("_", " ")]);
 }
 

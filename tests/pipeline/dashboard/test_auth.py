@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from ontrack.pipeline.dashboard import auth
-from ontrack.pipeline.dashboard.auth import SESSION_S, SESSIONS_MAX, Guard, Sessions
+from ontrack.pipeline.dashboard import auth, tries
+from ontrack.pipeline.dashboard.auth import Guard
+from ontrack.pipeline.dashboard.sessions import SESSION_S, SESSIONS_MAX, Sessions
 
 TOKEN = "a token with spaces"
 HERE = {"host": "127.0.0.1:8200"}
@@ -86,7 +87,7 @@ def log_in(guarded: Guard, token: str = TOKEN, target: str = "/run/a", **more: s
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "WRONG_TOKEN_S", 0.0)
+    monkeypatch.setattr(tries, "WRONG_TOKEN_S", 0.0)
 
 
 def test_without_a_token_this_machine_s_browser_is_served() -> None:
@@ -147,6 +148,81 @@ def test_a_person_without_it_is_led_to_the_login_page_and_back() -> None:
     assert ask(guarded, kind="websocket", **THERE, cookie=own).passed
     assert ask(guarded, **THERE, authorization=f"bearer {TOKEN}").passed
     assert not ask(guarded, **THERE, cookie=own + "x").passed
+
+
+def test_two_dashboards_on_one_host_do_not_log_each_other_out() -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    one, other = guard(TOKEN), guard(TOKEN)
+    ports = {"one": {"host": "board.example:8200"}, "other": {"host": "board.example:8201"}}
+    jar: dict[str, str] = {}
+    for guarded, there in ((one, ports["one"]), (other, ports["other"])):
+        said = log_in(guarded, **there).headers["set-cookie"].partition(";")[0]
+        name, _, value = said.partition("=")
+        jar[name] = value
+    both = "; ".join(f"{name}={value}" for name, value in jar.items())
+    assert ask(one, **ports["one"], cookie=both).passed
+    assert ask(other, **ports["other"], cookie=both).passed
+    assert ask(one, "/logout", "POST", **ports["one"], cookie=both).status == 303
+    assert not ask(one, **ports["one"], cookie=both).passed
+    assert ask(other, **ports["other"], cookie=both).passed
+
+
+@pytest.mark.parametrize(
+    ("host", "scheme", "port"),
+    [
+        ("board.example", "http", 80),
+        ("board.example", "https", 443),
+        ("[2001:db8::1]:8300", "http", 8300),
+        ("board.example:port", "http", 80),
+        ("board.example:99999", "http", 80),
+    ],
+)
+def test_the_cookie_is_named_after_the_port_that_the_browser_asked(
+    host: str, scheme: str, port: int
+) -> None:
+    said = log_in(guard(TOKEN), host=host, scheme=scheme).headers["set-cookie"]
+    assert said.startswith(f"ontrack_session_{port}=")
+
+
+async def test_tokens_that_are_tried_in_parallel_are_mostly_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tries, "WRONG_TOKEN_S", 0.02)
+    guarded = guard(TOKEN)
+    bodies = [urlencode({"token": f"guess {n}"}).encode() for n in range(50)]
+    bodies.append(urlencode({"token": TOKEN}).encode())
+    answers = await asyncio.gather(*(post_form(guarded, "/login", body) for body in bodies))
+    found = [answer.status for answer in answers]
+    assert found == [401] * (1 + tries.WAITING_MAX) + [429] * (len(bodies) - 1 - tries.WAITING_MAX)
+    assert answers[-1].headers["retry-after"] == "1"
+    assert b"Too many tries at once" in answers[-1].body
+    bearers = [f"Bearer guess {n}" for n in range(20)] + [f"Bearer {TOKEN}"]
+    asked = (post_form(guarded, "/", authorization=bearer) for bearer in bearers)
+    found = [answer.status for answer in await asyncio.gather(*asked)]
+    assert found.count(429) == len(bearers) - 1 - tries.WAITING_MAX
+    assert found.count(401) == 1 + tries.WAITING_MAX
+    late = await post_form(guarded, "/login", bodies[-1])
+    assert late.status == 303, "the queue is empty again"
+
+
+async def test_who_has_logged_in_does_not_wait_for_those_that_guess(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tries, "WRONG_TOKEN_S", 60.0)
+    guarded = guard(TOKEN)
+    own = await cookie_of(guarded)
+    guesses = [
+        asyncio.create_task(post_form(guarded, "/login", b"token=guess"))
+        for _ in range(tries.WAITING_MAX + 1)
+    ]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert (await post_form(guarded, "/", cookie=own)).passed
+        assert (await post_form(guarded, "/", authorization=f"Bearer {TOKEN}")).status == 429
+    for guess in guesses:
+        guess.cancel()
+    await asyncio.gather(*guesses, return_exceptions=True)
+    assert (await post_form(guarded, "/", authorization=f"Bearer {TOKEN}")).passed
 
 
 def test_a_wrong_token_is_told_and_opens_nothing() -> None:
@@ -236,3 +312,104 @@ def test_sessions_run_out_and_are_bounded() -> None:
     others = [sessions.open() for _ in range(SESSIONS_MAX)]
     assert not sessions.holds(second)
     assert all(map(sessions.holds, others))
+
+
+async def _talk(scope: Any, receive: Any, send: Any) -> None:
+    """A socket that stays open until the browser goes, and says one more thing then."""
+    if scope["type"] == "http":
+        await _page(scope, receive, send)
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (await receive())["type"] != "websocket.disconnect":
+        await send({"type": "websocket.send", "text": "news"})
+    await send({"type": "websocket.send", "text": "too late"})
+
+
+class Socket:
+    """A browser's socket through a guard."""
+
+    def __init__(self, guarded: Guard, **headers: str) -> None:
+        named = [(name.encode(), value.encode()) for name, value in (THERE | headers).items()]
+        scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": named}
+        self._from_browser: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._from_browser.put_nowait({"type": "websocket.connect"})
+        self.said: list[str] = []
+        self.serving = asyncio.create_task(guarded(scope, self._from_browser.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.said.append(message.get("text", message["type"].partition(".")[2]))
+
+    async def ask(self) -> None:
+        self._from_browser.put_nowait({"type": "websocket.receive", "text": "?"})
+        await asyncio.sleep(0.01)
+
+
+def with_sockets(sessions: Sessions | None = None) -> Guard:
+    return Guard(_talk, SecretStr(TOKEN), sessions)
+
+
+async def post_form(guarded: Guard, path: str, body: bytes = b"", **headers: str) -> Answer:
+    named = [(name.encode(), value.encode()) for name, value in (THERE | headers).items()]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": named}
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    await guarded(scope | {"query_string": b"", "scheme": "http"}, receive, send)
+    return Answer(sent)
+
+
+async def cookie_of(guarded: Guard) -> str:
+    done = await post_form(guarded, "/login", urlencode({"token": TOKEN}).encode())
+    return done.headers["set-cookie"].partition(";")[0]
+
+
+async def test_logging_out_closes_all_sockets_of_that_login_and_no_others() -> None:
+    guarded = with_sockets()
+    own, other = await cookie_of(guarded), await cookie_of(guarded)
+    tabs = [Socket(guarded, cookie=own), Socket(guarded, cookie=own)]
+    others = [Socket(guarded, cookie=other), Socket(guarded, authorization=f"Bearer {TOKEN}")]
+    for socket in (*tabs, *others):
+        await socket.ask()
+        assert socket.said == ["accept", "news"]
+    await post_form(guarded, "/logout", cookie=own)
+    for socket in tabs:
+        async with asyncio.timeout(5):
+            await socket.serving
+        assert socket.said == ["accept", "news", "close"]
+    for socket in others:
+        await socket.ask()
+        assert socket.said == ["accept", "news", "news"]
+        socket.serving.cancel()
+    refused = Socket(guarded, cookie=own)
+    await refused.serving
+    assert refused.said == ["close"]
+
+
+async def test_a_socket_is_closed_when_its_login_has_run_out() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    guarded = with_sockets(sessions)
+    socket = Socket(guarded, cookie=await cookie_of(guarded))
+    now[0] = SESSION_S - 0.05  # no clock moves on for the socket: it waits for what is left then
+    await socket.ask()
+    async with asyncio.timeout(5):
+        await socket.serving
+    assert socket.said[-1] == "close"
+
+
+async def test_a_login_that_makes_room_for_others_closes_its_sockets() -> None:
+    sessions = Sessions()
+    guarded = with_sockets(sessions)
+    socket = Socket(guarded, cookie=await cookie_of(guarded))
+    await socket.ask()
+    for _ in range(SESSIONS_MAX):
+        sessions.open()
+    async with asyncio.timeout(5):
+        await socket.serving
+    assert socket.said[-1] == "close"

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ontrack.pipeline.workplace import demo_runs
-from ontrack.topics.events import GapClosed, Step
+from ontrack.pipeline.kafka.sender import send_events, send_knowledge
+from ontrack.pipeline.settings import Settings
+from ontrack.pipeline.workplace import contracts, demo_runs, references
+from ontrack.topics.events import Event, GapClosed, Step
+from tests.broker import LocalBroker
 from tests.pipeline.dashboard.showing import (
+    ARTEFACTS,
+    WAIT_MS,
     Dashboard,
     Watched,
     browser_path,
@@ -26,6 +33,7 @@ from tests.pipeline.dashboard.showing import (
     post,
     serious,
 )
+from tests.pipeline.fleet import WorkerProcess, provision, settings_for
 from tests.pipeline.serving.served import Served, served
 
 needed("nicegui")
@@ -109,6 +117,10 @@ def test_a_run_goes_from_ok_to_loop_while_somebody_watches(desk: Watched, daemon
     page.wait_for_selector(".ot-empty")
     took_ms = []
     for event in LOOP.events:
+        if event is LOOP.events[-1]:
+            page.wait_for_selector(f'{row(LOOP.run_id)} bdi:text-is("halted after LOOP")')
+            chip(page, LOOP.run_id, "halted")
+            desk.shoot("watch-2-loop")
         begun = time.monotonic()
         post(daemon.url, [event])
         if isinstance(event, Step):
@@ -117,10 +129,10 @@ def test_a_run_goes_from_ok_to_loop_while_somebody_watches(desk: Watched, daemon
         if getattr(event, "seq", None) == 0:
             chip(page, LOOP.run_id, "OK")
             desk.shoot("watch-1-ok")
-    chip(page, LOOP.run_id, "LOOP")
-    page.wait_for_selector(f'{row(LOOP.run_id)} bdi:text-is("ended: failure, halted")')
+    chip(page, LOOP.run_id, "failed")
+    page.wait_for_selector(f'{row(LOOP.run_id)} bdi:text-is("ended, halted after LOOP")')
     assert page.locator(f"{row(LOOP.run_id)} .ot-bar-3").count() > 0
-    desk.shoot("watch-2-loop")
+    desk.shoot("watch-3-failed")
     keep_figures("post-to-page-ms", {"median": sorted(took_ms)[len(took_ms) // 2], "all": took_ms})
 
 
@@ -128,7 +140,7 @@ def test_filters_stand_in_the_address_and_a_link_brings_them_back(
     desk: Watched, demo: Served
 ) -> None:
     page = desk.open()
-    chip(page, "demo-9-irreversible", "BLOCK")
+    chip(page, "demo-9-irreversible", "failed")
     page.get_by_label("Agent", exact=True).select_option("refund clerk")
     page.wait_for_selector(row("demo-6-stall"), state="detached")
     page.get_by_label("Verdict", exact=True).select_option("OFF_TRACK")
@@ -136,11 +148,11 @@ def test_filters_stand_in_the_address_and_a_link_brings_them_back(
     page.wait_for_function("location.search === '?verdict=OFF_TRACK&agent=refund+clerk'")
     again = page.url.removeprefix(desk.base)
     page = desk.open(again)
-    chip(page, "demo-7-hallucination", "OFF TRACK")
+    chip(page, "demo-7-hallucination", "failed")
     assert page.locator(ROWS).count() == 1
     assert page.get_by_label("Agent", exact=True).input_value() == "refund clerk"
     page.get_by_role("button", name="Clear filters").click()
-    chip(page, "demo-9-irreversible", "BLOCK")
+    chip(page, "demo-9-irreversible", "failed")
     page.wait_for_function("location.search === ''")
     page.get_by_label("Search", exact=True).fill("STALL")
     page.wait_for_function(f"document.querySelectorAll('{ROWS}').length === 1")
@@ -163,6 +175,73 @@ def test_columns_sort_by_a_click_on_their_head(desk: Watched, demo: Served) -> N
     page.wait_for_function("location.search.includes('sort=run_id')")
 
 
+def test_the_worst_run_comes_first_until_somebody_asks_for_another_order(
+    desk: Watched, daemon: Served
+) -> None:
+    def look(run_id: str, seq: int, result: str) -> None:
+        call = Step(run_id=run_id, seq=seq, tool="look", args={"q": result}, result=result)
+        post(daemon.url, [call])
+
+    for seq in range(6):
+        look("order-bad", seq, "the same again")
+    look("order-fine", 0, "one thing")
+    page = desk.open("/?text=order-")
+    page.wait_for_selector(f"{ROWS}:first-child a:has-text('order-bad')")
+    assert page.get_by_label("Order", exact=True).input_value() == ""
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("Status")
+    page.get_by_label("Order", exact=True).select_option("last heard of")
+    page.wait_for_selector(f"{ROWS}:first-child a:has-text('order-fine')")
+    page.wait_for_function("location.search === '?text=order-&sort=-last'")
+    page = desk.open("/?text=order-&sort=coverage")
+    page.wait_for_selector("option:text-is('coverage, ascending')", state="attached")
+    page.get_by_role("button", name="Status").click()
+    page.wait_for_selector(f"{ROWS}:first-child a:has-text('order-bad')")
+    page.wait_for_function("document.querySelector('#filter-order').value === ''")
+    page.wait_for_function("location.search === '?text=order-'")
+
+
+def test_an_offender_of_which_nobody_said_the_name_sets_a_filter(
+    desk: Watched, demo: Served
+) -> None:
+    loop = [Step(run_id="nameless", seq=seq, tool="look", result=1) for seq in range(8)]
+    post(demo.url, loop)
+    page = desk.open("/")
+    offenders = page.locator("section[aria-label='Top offenders']")
+    offenders.get_by_role("button", name="not said").click()
+    page.wait_for_selector(row("demo-5-loop"), state="detached")
+    page.wait_for_selector(row("nameless"))
+    page.wait_for_function("location.search === '?agent=-'")
+    assert page.get_by_label("Agent", exact=True).input_value() == "-"
+
+
+def test_on_a_phone_the_runs_stand_behind_a_few_figures(
+    chromium: Any, shown: Dashboard, demo: Served
+) -> None:
+    with tab(chromium, shown.url, PHONE, "light") as watched:
+        page = watched.open("/?verdict=LOOP")
+        page.wait_for_selector(ROWS)
+        top = "element => element.getBoundingClientRect().top + scrollY"
+        assert page.locator(ROWS).first.evaluate(top) < PHONE["height"]
+        for later in ("Cost", "By minute"):
+            place = page.locator(f"section[aria-label='{later}']").evaluate(top)
+            assert place > page.locator("section[aria-label='Latest interventions']").evaluate(top)
+        watched.page.screenshot(path=ARTEFACTS / "phone-first-look.png")
+        # What can be focused comes in the order in which it stands there.
+        page.keyboard.press("Tab")
+        tops = []
+        for _ in range(14):
+            page.keyboard.press("Tab")
+            tops.append(page.evaluate(f"({top})(document.activeElement)"))
+        back = [before - after for before, after in zip(tops, tops[1:], strict=False)]
+        assert max(back) < 40, tops  # what stands in one line may differ a little
+        assert not page.get_by_label("Agent", exact=True).is_visible()
+        page.get_by_text("Filter runs (1 set)").click()
+        page.get_by_label("Agent", exact=True).select_option("-")
+        page.wait_for_function("location.search.includes('agent=-')")
+        page.set_viewport_size(DESKTOP)
+        page.get_by_label("Agent", exact=True).wait_for()
+
+
 def test_the_keyboard_reaches_the_content_and_opens_a_run(desk: Watched, demo: Served) -> None:
     page = desk.open("/?text=demo-&sort=run_id")
     page.wait_for_selector(row("demo-1-clean-scheduling"))
@@ -177,6 +256,25 @@ def test_the_keyboard_reaches_the_content_and_opens_a_run(desk: Watched, demo: S
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/run/{name}")
     page.wait_for_selector("section[aria-label=Timeline] tbody tr")
+
+
+def test_the_focus_stays_with_its_run_when_the_row_moves(desk: Watched, daemon: Served) -> None:
+    def look(run_id: str, seq: int) -> None:
+        post(daemon.url, [Step(run_id=run_id, seq=seq, tool="look", result=seq)])
+
+    for number in range(4):
+        look(f"focus-{number}", 0)
+    page = desk.open("/?text=focus-&sort=-last")
+    page.wait_for_selector(f"{ROWS}:first-child a:has-text('focus-3')")
+    page.locator(f"{row('focus-0')} a").focus()
+    look("focus-0", 1)
+    page.wait_for_selector(f"{ROWS}:first-child a:has-text('focus-0')")
+    assert page.evaluate("document.activeElement.innerText") == "focus-0"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.innerText") == "focus-3"
+    look("focus-1", 1)  # others that move leave it alone as well
+    page.wait_for_selector(f"{ROWS}:first-child a:has-text('focus-1')")
+    assert page.evaluate("document.activeElement.innerText") == "focus-3"
 
 
 def test_a_run_s_page_shows_steps_edges_heat_map_and_scorecard(desk: Watched, demo: Served) -> None:
@@ -272,7 +370,9 @@ def test_what_agents_write_is_text_on_every_page(desk: Watched, daemon: Served) 
     unmarked(page)
     desk.shoot("hostile-run")
     page = desk.open("/letters")
+    page.wait_for_selector("tbody time:has-text('ago')")
     page.locator("tbody button").first.click()
+    page.wait_for_selector("dt:text-is('Written') + dd:has-text('UTC')")
     page.wait_for_selector("pre:has-text('<img src=y onerror=alert(10)>')")
     unmarked(page)
     desk.shoot("hostile-letter")
@@ -294,6 +394,27 @@ def test_references_are_listed_found_and_opened(desk: Watched, daemon: Served) -
     page.wait_for_selector("section[aria-label=References] h2")
     page.wait_for_selector("section[aria-label='Tool contracts'] bdi:text-is('issue_refund')")
     desk.shoot("references")
+
+
+@pytest.mark.parametrize("width", [360, 1024, 1400, 1750, 1920])
+def test_the_table_of_runs_cuts_no_column_off(
+    chromium: Any, shown: Dashboard, demo: Served, width: int
+) -> None:
+    names = {"agent": "customer support triage agent", "tenant": "a-tenant-with-a-long-name"}
+    step = {"task_id": "refund/duplicate-charge-in-europe", "tool": "mcp__accounts__query_history"}
+    wide = names | step | {"type": "step", "run_id": "wide-0123456789abcdef-0123456789abcdef"}
+    post(demo.url, [wide | {"seq": seq, "args": {"n": seq}, "result": seq} for seq in range(24)])
+    inverted = DEMO["demo-8-inversion"].events[:3]
+    post(demo.url, [event.model_copy(update={"run_id": "inverted"}) for event in inverted])
+    with tab(chromium, shown.url, {"width": width, "height": 900}, "light") as watched:
+        page = watched.open()
+        chip(page, "inverted", "CAUSAL INVERSION")
+        page.wait_for_selector(row(wide["run_id"]))
+        watched.shoot(f"columns-{width}")
+        table = page.locator("section[aria-label=Runs] .ot-scroll")
+        assert table.evaluate("found => found.scrollWidth - found.clientWidth") <= 0
+        cost = page.locator(f"{row('demo-8-inversion')} td[data-label=Cost]")
+        assert cost.inner_text().removeprefix("Cost").strip().startswith("$")
 
 
 PAGES = {
@@ -350,6 +471,71 @@ def test_a_daemon_that_went_away_is_told_and_waited_for(chromium: Any, tmp_path:
                 page.wait_for_selector(".ot-feed:has-text('live')")
 
 
+def run(work: Coroutine[Any, Any, Any]) -> None:
+    """Run in a thread: the browser's driver has a loop going in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
+@contextmanager
+def working(settings: Settings, folder: Path) -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(settings, folder)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def test_with_kafka_a_run_goes_to_loop_and_a_broker_that_died_is_told_and_waited_for(
+    chromium: Any, own_broker: LocalBroker, fresh_prefix: str, tmp_path: Path
+) -> None:
+    settings = settings_for(own_broker.address, fresh_prefix)
+    run(provision(settings))
+    run(send_knowledge(settings, references(), contracts(), ()))
+    where = ("--broker", settings.broker)
+
+    def send(*events: Event) -> None:
+        run(send_events(settings, events, rate=None))
+
+    with (
+        working(settings, tmp_path) as worker,
+        dashboard(tmp_path, *where, ONTRACK_TOPIC_PREFIX=fresh_prefix) as shown,
+        tab(chromium, shown.url, DESKTOP, "light") as watched,
+    ):
+        page = watched.open("/?text=demo-5")
+        page.wait_for_selector(f".ot-feed:has-text('live: Kafka at {settings.broker}')")
+        page.wait_for_selector("text=No runs yet")
+        worker.wait_ready()
+        first = next(i for i, event in enumerate(LOOP.events) if isinstance(event, Step)) + 1
+        send(*LOOP.events[:first])
+        chip(page, LOOP.run_id, "OK")
+        watched.shoot("kafka-1-ok")
+        send(*LOOP.events[first:])
+        chip(page, LOOP.run_id, "failed")
+        page.wait_for_selector(f'{row(LOOP.run_id)} bdi:text-is("ended, halted after LOOP")')
+        second = page.context.new_page()
+        second.goto(f"{shown.url}/run/{LOOP.run_id}")
+        steps = sum(isinstance(event, Step) for event in LOOP.events)
+        second.wait_for_selector(f"section[aria-label=Timeline] tbody tr:nth-child({steps})")
+
+        own_broker.kill()
+        page.wait_for_selector(".ot-feed:has-text('no news')")
+        note = page.get_by_role("alert").filter(has_text=settings.broker)
+        for part in ("does not answer", "trying again", "ontrack doctor"):
+            assert part in note.first.inner_text()
+        chip(page, LOOP.run_id, "failed")  # what is known stays
+        watched.shoot("kafka-2-down")
+
+        own_broker.start()
+        page.wait_for_selector(".ot-feed:has-text('live')")
+        assert not note.first.is_visible()
+        send(LOOP.events[1].model_copy(update={"run_id": "demo-5-after"}))
+        # A worker that lost its broker comes back within its session.
+        page.wait_for_selector(row("demo-5-after"), timeout=2 * WAIT_MS)
+        watched.shoot("kafka-3-live-again")
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [("serve", ("--serve", "http://127.0.0.1:9")), ("broker", ("--broker", "127.0.0.1:9"))],
@@ -373,8 +559,8 @@ def test_the_demo_needs_nothing_but_a_browser(chromium: Any, tmp_path: Path) -> 
         tab(chromium, shown.url, DESKTOP, "light") as watched,
     ):
         page = watched.open("/?text=demo-")
-        chip(page, "demo-5-loop", "LOOP")
-        chip(page, "demo-9-irreversible", "BLOCK")
+        chip(page, "demo-5-loop", "failed")
+        chip(page, "demo-9-irreversible", "failed")
         page.get_by_label("Search", exact=True).fill("load-1-")
         page.wait_for_selector(f"{ROWS} a:has-text('load-1-')")
 
@@ -429,12 +615,17 @@ def test_with_a_token_people_log_in(chromium: Any, tmp_path: Path) -> None:
         page.wait_for_url(shown.url + "/?text=demo-1")
         page.wait_for_selector(row("demo-1-clean-scheduling"))
         (cookie,) = page.context.cookies()
+        assert cookie["name"] == f"ontrack_session_{shown.url.rpartition(':')[2]}"
         assert cookie["httpOnly"]
         assert cookie["sameSite"] == "Strict"
         assert token not in cookie["value"]
+        second = Watched(page.context.new_page(), shown.url)
+        second.open("/?text=demo-2")
         page.get_by_role("button", name="Log out").click()
         page.wait_for_url("**/login*")
         assert page.context.cookies() == []
+        # The other tab is told no more, and leads to the login and back to where it was.
+        second.page.wait_for_url(shown.url + "/login?next=%2F%3Ftext%3Ddemo-2")
 
 
 FRAMES = """() => new Promise(resolve => {

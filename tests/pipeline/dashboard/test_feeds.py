@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from aiokafka import AIOKafkaProducer, ConsumerRecord
+from aiokafka.admin.new_partitions import NewPartitions
 
-from ontrack.pipeline.dashboard.feed import Feed, FeedStatus, Unavailable
+from ontrack.pipeline.dashboard import feed_kafka, run_topic
+from ontrack.pipeline.dashboard.feed import Feed, FeedState, FeedStatus, Unavailable
 from ontrack.pipeline.dashboard.feed_base import LETTER_CHARACTERS_MAX, Heard
 from ontrack.pipeline.dashboard.feed_embedded import EmbeddedFeed, play
 from ontrack.pipeline.dashboard.feed_http import HttpFeed
 from ontrack.pipeline.dashboard.feed_kafka import KafkaFeed
 from ontrack.pipeline.dashboard.fleet_model import FleetModel
-from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture
+from ontrack.pipeline.dashboard.run_topic import RunTopic
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka.connection import start_admin, topics_of
+from ontrack.pipeline.kafka.log import LogReader
+from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
+from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references, simulate_run, task_ids
 from ontrack.topics import codecs
+from ontrack.topics.errors import BrokerUnavailable
 from ontrack.topics.events import Event, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import DeadLetter, Output, Verdict
 from tests.broker import LocalBroker
@@ -207,13 +217,15 @@ async def test_a_listener_that_fails_does_not_end_the_feed() -> None:
 def test_what_is_remembered_of_dead_letters_and_decisions_is_bounded() -> None:
     heard = Heard()
     for number in range(300):
-        heard.said(dead_letter(number, size=40_000))
-        heard.said(decision("r", number))
+        heard.said(dead_letter(number, size=40_000), 1_000 + number)
+        heard.said(decision("r", number), number)
     letters = heard.letters(1000)
     assert len(letters) == 200
-    assert letters[0].offset == 299
-    assert all(len(one.value_base64 or "") == LETTER_CHARACTERS_MAX for one in letters)
-    assert all(one.value_bytes == 30_000 for one in letters)
+    assert (letters[0].said.offset, letters[0].time_ms) == (299, 1_299)
+    heard.said(dead_letter(299), 9_999)
+    assert heard.letters(1)[0].time_ms == 1_299, "said twice: the first time counts"
+    assert all(len(one.said.value_base64 or "") == LETTER_CHARACTERS_MAX for one in letters)
+    assert all(one.said.value_bytes == 30_000 for one in letters)
     assert heard.letters(0) == []
     assert len(heard._decisions["r"]) == 50
 
@@ -298,7 +310,8 @@ async def test_the_http_feed_tells_of_dead_letters(tmp_path: Path) -> None:
                         assert answer.status == 400
             await until(lambda: len(feed._told.heard.letters(9)) == 2)
             (letter,) = await feed.dead_letters(1)
-            assert "tool" in letter.error.text
+            assert "tool" in letter.said.error.text
+            assert abs(letter.time_ms - time.time() * 1_000) < 600_000
 
 
 async def test_the_http_feed_is_down_without_a_daemon_and_live_again_with_one(
@@ -321,6 +334,19 @@ async def test_the_http_feed_is_down_without_a_daemon_and_live_again_with_one(
                 await until_it_is(feed, "live")
                 await post(again.url, Step(run_id="two", tool="look"))
                 await until(lambda: "two:0" in listener.lines)
+
+
+async def test_the_http_feed_shows_runs_whatever_their_ids_look_like(tmp_path: Path) -> None:
+    odd = [".", "..", "a/../b", "/", "a%2Fb", "?x=1#y", "line\nend\n", "\\"]
+    with served(tmp_path) as daemon:
+        feed = HttpFeed(daemon.url)
+        async with started(feed):
+            await until_it_is(feed, "live")
+            for run_id in odd:
+                await post(daemon.url, Step(run_id=run_id, seq=0, tool="look"))
+                assert (await feed.picture(run_id)).run_id == run_id
+                (line,) = await feed.run_events(run_id)
+                assert json.loads(line)["run_id"] == run_id
 
 
 async def test_the_http_feed_says_that_the_token_is_missing(tmp_path: Path) -> None:
@@ -395,6 +421,118 @@ async def test_the_kafka_feed_says_what_stands_on_the_topics_and_folds_runs_agai
 
 
 @pytest.mark.kafka
+async def test_the_kafka_feed_is_live_only_once_it_has_read_what_stood_there(
+    settings: Settings,
+) -> None:
+    count = 5_000  # more than is read at once
+    lines = [codecs.encode(verdict("r", seq)) for seq in range(count)]
+    await produce(settings, topics_of(settings).verdicts.name, [(b"r", line) for line in lines])
+    feed = KafkaFeed(settings)
+    states: list[FeedState] = []
+
+    def said(_output: Output, _time_ms: int) -> None:
+        states.append(feed.state)
+
+    await feed.start(said)
+    try:
+        await until_it_is(feed, "live")
+        assert len(states) == count
+    finally:
+        await feed.stop()
+    assert {state.status for state in states} == {"connecting"}
+    assert f"of {count:,} messages" in states[-1].text
+
+
+async def looked_at(topic: RunTopic, run_id: str) -> int:
+    """How many messages are looked at to show a run."""
+    before = topic.messages
+    with suppress(Unavailable):
+        await topic.picture(run_id)
+    return topic.messages - before
+
+
+@pytest.mark.kafka
+async def test_a_run_that_is_not_there_is_looked_for_once_and_then_among_what_is_new(
+    settings: Settings,
+) -> None:
+    name = topics_of(settings).events.name
+    steps = [Step(run_id=f"r{n % 9}", seq=n // 9, tool="look", result=n) for n in range(90)]
+    lines = [(step.run_id.encode(), codecs.encode(step)) for step in steps]
+    await produce(settings, name, lines)
+    log = LogReader(settings)
+    topic = RunTopic(settings, log)
+    try:
+        assert await looked_at(topic, "late") == len(lines)
+        assert await looked_at(topic, "late") == 0
+        late = Step(run_id="late", seq=0, tool="look", result=1)
+        await produce(settings, name, [(b"late", codecs.encode(late))])
+        assert await looked_at(topic, "late") == 1
+        assert [json.loads(line)["run_id"] for line in await topic.events("late")] == ["late"]
+        # Its events are found again, those of before as well.
+        found = [json.loads(line)["seq"] for line in await topic.events("r3")]
+        assert found == list(range(10))
+        assert [json.loads(line)["seq"] for line in await topic.events("r3")] == found
+    finally:
+        await topic.stop()
+        await log.stop()
+
+
+@pytest.mark.kafka
+async def test_a_large_partition_is_read_for_as_long_as_it_goes_on_and_the_page_is_told(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = settings.model_copy(
+        update={"topic_prefix": settings.topic_prefix + "one.", "partitions": 1}
+    )
+    await provision(one)
+    name = topics_of(one).events.name
+    for run_id in ("big", "long"):
+        steps = [Step(run_id=run_id, seq=n, tool="look", result=n) for n in range(8)]
+        await produce(one, name, [(run_id.encode(), codecs.encode(step)) for step in steps])
+    monkeypatch.setattr(feed_kafka, "ANSWER_S_MAX", 1.0)
+    whole = LogReader.read
+
+    async def slowly(self: LogReader, *where: Any) -> AsyncIterator[list[ConsumerRecord]]:
+        async for batch in whole(self, *where):
+            for message in batch:
+                yield [message]
+                if where[0] == name:
+                    await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(LogReader, "read", slowly)
+    feed = KafkaFeed(one)
+    async with started(feed):
+        await until_it_is(feed, "live")
+        assert feed.reading("big") == ""
+        asking = asyncio.create_task(feed.picture("big"))
+        await until(lambda: feed.reading("big").startswith("reading partition 0 of"))
+        assert "of 16 messages" in feed.reading("big")
+        assert len((await asking).timeline) == 8
+        assert feed.reading("big") == ""
+
+        # Folding may take longer than that as well.
+        quickly = RunFold.feed
+
+        def heavily(self: RunFold, records: Iterable[Record]) -> list[Output]:
+            time.sleep(0.3)
+            return quickly(self, records)
+
+        monkeypatch.setattr(LogReader, "read", whole)
+        monkeypatch.setattr(RunFold, "feed", heavily)
+        asking = asyncio.create_task(feed.picture("long"))
+        await until(lambda: feed.reading("long").endswith("of 8 events"))
+        assert len((await asking).timeline) == 8
+
+        async def never(*_: Any) -> AsyncIterator[list[ConsumerRecord]]:
+            await asyncio.sleep(60)
+            yield []
+
+        monkeypatch.setattr(LogReader, "read", never)
+        with pytest.raises(Unavailable, match="no answer"):
+            await feed.run_events("big")
+
+
+@pytest.mark.kafka
 async def test_the_kafka_feed_begins_no_further_back_than_asked_for(settings: Settings) -> None:
     topics = topics_of(settings)
     lines = [codecs.encode(verdict("old", seq)) for seq in range(3)]
@@ -422,10 +560,63 @@ async def test_the_kafka_feed_gives_the_latest_dead_letters_first(settings: Sett
     feed = KafkaFeed(settings)
     async with started(feed):
         found = await feed.dead_letters(3)
-        assert [letter.offset for letter in found] == [4, 3, 2]
-        assert isinstance(found[0], DeadLetter)
-        assert len(found[0].value_base64 or "") == LETTER_CHARACTERS_MAX
+        assert [letter.said.offset for letter in found] == [4, 3, 2]
+        assert isinstance(found[0].said, DeadLetter)
+        assert len(found[0].said.value_base64 or "") == LETTER_CHARACTERS_MAX
+        times = [letter.time_ms for letter in found]
+        assert times == sorted(times, reverse=True)
+        assert abs(times[0] - time.time() * 1_000) < 600_000, "the broker's time of the message"
         assert await feed.dead_letters(0) == []
+
+
+@pytest.mark.kafka
+async def test_dead_letters_are_read_once_however_often_a_page_asks(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics_of(settings).dead_letters.name
+    lines = [codecs.encode(dead_letter(number, size=100_000)) for number in range(30)]
+    await produce(settings, topic, [(b"k", line) for line in lines])
+    asked: list[int] = []
+    whole = LogReader.read
+
+    async def counted(self: LogReader, *where: Any) -> AsyncIterator[list[ConsumerRecord]]:
+        async for batch in whole(self, *where):
+            asked.extend(message.offset for message in batch if where[0] == topic)
+            yield batch
+
+    monkeypatch.setattr(LogReader, "read", counted)
+    feed = KafkaFeed(settings)
+    async with started(feed):
+        assert len(await feed.dead_letters(3)) == 3
+        assert len(await feed.dead_letters(200)) == 30
+        await produce(settings, topic, [(b"k", codecs.encode(dead_letter(77)))])
+        assert (await feed.dead_letters(200))[0].said.offset == 77
+    assert asked == list(range(31))
+
+
+@pytest.mark.kafka
+async def test_the_loop_is_not_held_up_while_a_feed_reads_what_stood_there(
+    settings: Settings,
+) -> None:
+    lines = [codecs.encode(verdict("r", seq)) for seq in range(2_000)]
+    await produce(settings, topics_of(settings).verdicts.name, [(b"r", line) for line in lines])
+    told = at_most = since = 0
+
+    def said(_output: Output, _time_ms: int) -> None:
+        nonlocal told, since, at_most
+        told, since = told + 1, since + 1
+        at_most = max(at_most, since)
+
+    feed = KafkaFeed(settings)
+    await feed.start(said)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while told < len(lines):
+                await asyncio.sleep(0)
+                since = 0
+    finally:
+        await feed.stop()
+    assert at_most <= 100, "others have their turn after so many outputs"
 
 
 @pytest.mark.kafka
@@ -442,6 +633,76 @@ async def test_events_from_the_topic_are_redacted_before_they_are_given(
         assert b"4111" not in line
         picture = await feed.picture("r")
         assert "1 of its events could not be used" in picture.notes[0]
+
+
+async def widen(settings: Settings, count: int) -> None:
+    """Give every topic that has as many partitions as events ``count`` of them."""
+    before = await partition_counts(settings)
+    events = before[topics_of(settings).events.name]
+    admin = await start_admin(settings)
+    try:
+        wide = {name: NewPartitions(count) for name in before if before[name] == events}
+        answer = await admin.create_partitions(wide)
+        assert [error for error in answer.topic_errors if error[1]] == []
+    finally:
+        await admin.close()
+
+
+async def say_in(settings: Settings, topic: str, partition: int, *lines: bytes) -> None:
+    """Produce to a partition by its number, once it can be written to."""
+    async with AIOKafkaProducer(bootstrap_servers=settings.broker) as producer:
+        async with asyncio.timeout(WAIT_S):
+            while partition not in await producer.partitions_for(topic):
+                await producer.client.force_metadata_update()
+        for line in lines:
+            await producer.send_and_wait(topic, line, key=b"r", partition=partition)
+
+
+@pytest.mark.kafka
+async def test_partitions_that_are_added_while_it_runs_are_followed_from_their_beginning(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_kafka, "LOOK_S", 0.2)
+    monkeypatch.setattr(run_topic, "LOOK_S", 0.2)
+    topics = topics_of(settings)
+    feed = KafkaFeed(settings, back_minutes=0.0)
+    async with started(feed) as listener:
+        await until_it_is(feed, "live")
+        await say_in(settings, topics.verdicts.name, 0, codecs.encode(verdict("old", 0)))
+        await until(lambda: "old:0" in listener.lines)
+        with pytest.raises(Unavailable):
+            await feed.picture("r")
+        await widen(settings, 9)
+        for seq in range(2):
+            await say_in(settings, topics.verdicts.name, 8, codecs.encode(verdict("new", seq)))
+        await until(lambda: "new:1" in listener.lines)
+        await say_in(settings, topics.verdicts.name, 0, codecs.encode(verdict("old", 1)))
+        await until(lambda: "old:1" in listener.lines)
+        assert [one.id for one, _ in listener.said] == ["old:0", "new:0", "new:1", "old:1"]
+        step = codecs.encode(Step(run_id="r", seq=0, tool="look", result=1))
+        await say_in(settings, topics.events.name, 8, step)
+        assert len((await feed.picture("r")).timeline) == 1
+
+
+@pytest.mark.kafka
+async def test_a_look_for_partitions_that_fails_is_left_for_the_next(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_kafka, "LOOK_S", 0.1)
+    feed = KafkaFeed(settings)
+    async with started(feed) as listener:
+        await until_it_is(feed, "live")
+        failed = [0]
+
+        async def away(_settings: Settings) -> dict[str, int]:
+            failed[0] += 1
+            raise BrokerUnavailable("no admin today")
+
+        monkeypatch.setattr(feed_kafka, "partition_counts", away)
+        await until(lambda: failed[0] > 1)
+        await say_in(settings, topics_of(settings).verdicts.name, 0, codecs.encode(verdict("r", 0)))
+        await until(lambda: "r:0" in listener.lines)
+        assert feed.state.status == "live"
 
 
 @pytest.mark.kafka

@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ontrack.pipeline.dashboard.fleet_minutes import MINUTE_MS
-from ontrack.pipeline.dashboard.fleet_model import FleetModel, Group, Query, RunRow, SortKey, filled
+from ontrack.pipeline.dashboard.fleet_model import (
+    FleetModel,
+    Group,
+    Query,
+    RunRow,
+    SortKey,
+    Unsaid,
+    filled,
+)
 from ontrack.topics.verdicts import Intervention, Output, Scorecard, Verdict
 from tests.pipeline.dashboard.said import (
     SEVERITIES,
@@ -67,7 +75,7 @@ def test_a_run_that_goes_from_ok_to_loop_to_its_end_is_one_row() -> None:
         last_ms=3000,
     )
     assert json.loads(json.dumps(row.plain()))["verdicts"] == {"LOOP": 1, "OK": 1}
-    assert model.totals().group == Group(None, 1, 0, 1, 1, 1, 0.4, 0.4)
+    assert model.totals().group == Group(None, 1, 0, 1, 1, 1, 0.4, 0.4, uncompared=1)
     assert [found["kind"] for found in model.recent()] == ["block", "halt"]
     assert model.recent(1)[0]["reason"] == "nothing made the order"
 
@@ -100,6 +108,44 @@ def test_a_halted_run_that_was_let_go_on_is_open_again() -> None:
     assert (row.state, row.halted, row.interventions) == ("open", False, {"halt": 1})
     model.said(scorecard("r1", cost_usd=0.2), 4)
     assert model.totals().group == Group(None, runs=1, flagged=1, cost_usd=0.2)
+
+
+def test_the_worst_open_run_comes_first_and_ended_ones_last() -> None:
+    model = filled(
+        [
+            (verdict("off", 0, "OFF_TRACK"), 1),
+            (intervention("halted", 0), 2),  # an alarm, though its last verdict is fine
+            (verdict("halted", 0, flags=("after_halt",)), 2),
+            (verdict("loop", 0, "LOOP"), MINUTE_MS),
+            (verdict("warn", 0, "WARN"), 3),
+            (verdict("mended", 0, "OFF_TRACK"), 4),
+            (verdict("mended", 1), 4),
+            (verdict("failed", 0, "OFF_TRACK"), 5 * MINUTE_MS),
+            (scorecard("failed", "failure"), 5 * MINUTE_MS),
+        ]
+    )
+    wanted = ["off", "loop", "halted", "warn", "mended", "failed"]
+    assert ids(model, Query(sort="worst")) == wanted
+    assert ids(model, Query(sort="worst", descending=False)) == wanted[::-1]
+
+
+def test_runs_that_are_equally_bad_keep_their_places_within_a_minute() -> None:
+    model = FleetModel()
+    view = model.view(Query(sort="worst"))
+    for seq in range(5):
+        for number in (2, 0, 1):
+            model.said(verdict(f"r{number}", seq), MINUTE_MS + 1_000 * seq + number)
+            order = [row.run_id for row in view.page().rows]
+            assert order == sorted(order, reverse=True)
+    model.said(verdict("r0", 9), 2 * MINUTE_MS)
+    assert [row.run_id for row in view.page().rows] == ["r0", "r2", "r1"]
+
+
+def test_runs_of_which_nobody_said_the_agent_can_be_asked_for() -> None:
+    model = filled([(verdict("a", 0), 1), (verdict("b", 0, agent=None), 2)])
+    assert ids(model, Query(agent=Unsaid.UNSAID)) == ["b"]
+    assert ids(model, Query(agent="ada", tenant=Unsaid.UNSAID)) == ["a"]
+    assert ids(model, Query(task_id=Unsaid.UNSAID)) == []
 
 
 def test_a_model_that_has_heard_nothing_is_an_empty_page() -> None:
@@ -167,12 +213,15 @@ def test_halted_runs_saved_what_they_are_shorter_than_failed_ones_of_their_group
         *((scorecard(f"f{n}", "failure", 8 + n, cost_usd=1.0), 2) for n in range(4)),
     ]
     model = filled(said)
-    assert model.totals().group.saved_steps == 0.0  # four are too few to compare with
+    total = model.totals().group
+    assert total.saved_steps == 0.0  # four are too few to compare with
+    assert (total.compared, total.uncompared) == (0, 3)
     model.said(scorecard("f4", "cancelled", 12, cost_usd=0.5), 3)
     total = model.totals().group
     # Failed runs took 8, 9, 10, 11 and 12 steps for 4.5 dollars: 10 on average, at 9 cents each.
     assert total.saved_steps == 6.0
     assert total.saved_usd == pytest.approx(6 * 0.09)
+    assert (total.compared, total.uncompared) == (2, 1)
     assert [one.saved_steps for one in model._groups.of("agent")] == [6.0]
     saved = {one.name: one.saved_steps for one in model._groups.of("task")}
     assert saved == {"t1": 6.0, "other": 0.0}
@@ -191,14 +240,20 @@ def test_savings_are_those_of_counting_the_known_runs_anew(data: st.DataObject) 
         task = data.draw(st.sampled_from(["t1", "t1", "t2"]))
         card = scorecard(f"r{number}", outcome, steps, interventions=halted, task_id=task)
         model.said(card, number)
-    saved = 0.0
+    saved, compared, uncompared = 0.0, 0, 0
     for task in ("t1", "t2"):
         mine = [row for row in model.rows() if row.task_id == task and row.outcome != "success"]
         lost = [r.steps for r in mine if not r.halted and r.outcome in ("failure", "cancelled")]
-        if len(lost) >= 5:
+        halted_runs = [row for row in mine if row.halted]
+        if len(lost) >= 5 and sum(lost):
             mean = sum(lost) / len(lost)
-            saved += sum(max(0.0, mean - row.steps) for row in mine if row.halted)
-    assert model.totals().group.saved_steps == pytest.approx(saved, abs=0.003)
+            saved += sum(max(0.0, mean - row.steps) for row in halted_runs)
+            compared += len(halted_runs)
+        else:
+            uncompared += len(halted_runs)
+    total = model.totals().group
+    assert total.saved_steps == pytest.approx(saved, abs=0.003)
+    assert (total.compared, total.uncompared) == (compared, uncompared)
 
 
 def test_costs_that_no_sum_can_hold_leave_the_sums_whole() -> None:
@@ -277,9 +332,9 @@ QUERIES = st.builds(
     Query,
     text=TEXTS,
     verdict=st.sampled_from([None, "LOOP", "OK"]),
-    agent=NAMES,
-    task_id=st.sampled_from([None, "t1"]),
-    tenant=st.sampled_from([None, "acme"]),
+    agent=st.sampled_from(["ada", "Bob", None, Unsaid.UNSAID]),
+    task_id=st.sampled_from([None, "t1", Unsaid.UNSAID]),
+    tenant=st.sampled_from([None, "acme", Unsaid.UNSAID]),
     state=st.sampled_from([None, "open", "halted", "ended"]),
     since_ms=st.sampled_from([None, 5 * MINUTE_MS]),
     sort=st.sampled_from(get_args(SortKey)),
@@ -323,6 +378,10 @@ def plain_rows(said: list[tuple[Output, int]]) -> dict[str, dict[str, Any]]:
             "started": min(at for _, at in mine),
             "last": max(at for _, at in mine),
         }
+        now = rows[run_id]
+        alarm = 2 if now["state"] == "halted" else 0
+        worst = -1 if cards else max(alarm, now["severity"][0])
+        now["worst"] = worst, now["last"] // MINUTE_MS
     return rows
 
 
@@ -344,10 +403,9 @@ def is_halted(mine: list[tuple[Output, int]]) -> bool:
 
 def asked_for(row: dict[str, Any], query: Query) -> bool:
     texts = [row[name] for name in ("run_id", "agent", "task", "tenant", "tool")]
+    named = {"agent": query.agent, "task": query.task_id, "tenant": query.tenant}
     return (
-        query.agent in (None, row["agent"])
-        and query.task_id in (None, row["task"])
-        and query.tenant in (None, row["tenant"])
+        all(name in (None, row[part] or Unsaid.UNSAID) for part, name in named.items())
         and query.state in (None, row["state"])
         and (query.verdict is None or row["verdicts"][query.verdict] > 0)
         and (query.since_ms is None or row["last"] >= query.since_ms)

@@ -11,16 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.dashboard.fleet_model import filled
+from ontrack.pipeline.dashboard.feed import FeedState, Letter, Unavailable
+from ontrack.pipeline.dashboard.fleet_model import FleetModel, filled
 from ontrack.pipeline.dashboard.run_model import TimelineStep
-from ontrack.pipeline.dashboard.text import TONES, money, run_href, shown
+from ontrack.pipeline.dashboard.text import TONES, moment, money, run_href, shown
 from ontrack.topics.knowledge import Reference, StepBudget, Task
 from ontrack.topics.verdicts import DeadLetter, DeadLetterError, VerdictName
-from tests.pipeline.dashboard.said import verdict
+from tests.pipeline.dashboard.said import dead_letter, intervention, scorecard, verdict
 
 pytest.importorskip("nicegui")
 
-from ontrack.pipeline.dashboard import fleet_cells, letters_page, references_page, run_cells  # noqa: E402
+from ontrack.pipeline.dashboard import (  # noqa: E402
+    fleet_cells,
+    letters_page,
+    references_page,
+    run_cells,
+    run_page,
+)
+from ontrack.pipeline.dashboard.desk import Desk  # noqa: E402
 from ontrack.pipeline.dashboard.fleet_cells import Asked  # noqa: E402
 
 
@@ -48,6 +56,11 @@ def test_a_link_to_a_run_brings_its_id_back(run_id: str) -> None:
         found = dict(parse_qsl(parts.query, keep_blank_values=True))["id"]
     assert found == run_id.encode("utf-8", "replace").decode()
     assert parts.netloc == "x"
+
+
+@pytest.mark.parametrize("run_id", [".", "..", "a\nb", "a\n"])
+def test_a_run_that_no_path_can_name_is_named_in_a_query(run_id: str) -> None:
+    assert urlsplit(run_href(run_id)).path == "/run"
 
 
 @pytest.mark.parametrize(
@@ -87,10 +100,99 @@ def test_a_row_shows_names_as_text_and_links_to_its_run() -> None:
     assert row is not None
     key, cells = fleet_cells.cells(row)
     assert key == "r/<b>"
-    assert cells[:2] == [["r/<b>", "/run/r%2F%3Cb%3E"], "WARN"]
+    assert cells[:2] == [["r/<b>", "/run/r%2F%3Cb%3E"], ["WARN", "warn"]]
     assert cells[3:6] == ["open", 7, "<i>·"]
     assert "0.50" in cells
     json.dumps(cells)
+
+
+def test_without_being_asked_the_worst_come_first_and_the_address_need_not_say_so() -> None:
+    asked = Asked.of({})
+    assert (asked.sort, asked.descending, asked.address()) == ("worst", True, "/")
+    assert Asked.of({"sort": "-last"}).address() == "/?sort=-last"
+    assert Asked.of({"sort": "nonsense"}).sort == "worst"
+    assert fleet_cells.orders(asked) == list(fleet_cells.ORDERS)
+    assert fleet_cells.orders(Asked.of({"sort": "coverage"}))[-1] == (
+        "coverage",
+        "coverage, ascending",
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "last", "halted", "status", "state"),
+    [
+        (None, "LOOP", False, ("LOOP", "bad"), "open"),
+        (None, "OK", True, ("halted", "bad"), "halted after OK"),
+        ("failure", "OK", False, ("failed", "bad"), "ended after OK"),
+        ("failure", "OK", True, ("failed", "bad"), "ended, halted after OK"),
+        ("success", "OK", False, ("succeeded", "ok"), "ended after OK"),
+        ("success", "OFF_TRACK", False, ("succeeded", "bad"), "ended after OFF TRACK"),
+        ("cancelled", "OK", False, ("cancelled", "info"), "ended after OK"),
+        ("cancelled", "WARN", True, ("halted", "bad"), "ended, halted after WARN"),
+        ("unknown", "WARN", False, ("ended", "warn"), "ended after WARN"),
+        ("success", None, False, ("succeeded", "ok"), "ended"),
+    ],
+)
+def test_a_run_s_status_is_what_became_of_it_as_bad_as_the_worse_looks(
+    outcome: str | None, last: str | None, halted: bool, status: tuple[str, str], state: str
+) -> None:
+    model = FleetModel()
+    if halted:
+        model.said(intervention("r", 0), 1)
+    if last is not None:
+        model.said(verdict("r", 0, last), 1)
+    if outcome is not None:
+        model.said(scorecard("r", outcome), 2)
+    row = model.row("r")
+    assert row is not None
+    assert fleet_cells.status(row) == status
+    assert fleet_cells.cells(row)[1][3] == state
+
+
+@given(st.none() | st.text(min_size=1, max_size=5) | st.sampled_from(["-", "--", "-a"]))
+def test_a_filter_tells_every_name_from_none(name: str | None) -> None:
+    model = filled([(verdict("r", 0, agent=name), 1), (verdict("other", 0, agent="x" * 9), 1)])
+    asked = Asked.of({"agent": fleet_cells.filter_of(name)})
+    found = [row.run_id for row in model.view(asked.query(0)).page().rows]
+    assert found == ["r"]
+
+
+def test_the_offender_of_which_nobody_said_the_name_leads_to_its_runs() -> None:
+    model = filled([(verdict("r", 0, "LOOP", agent=None), 1), (verdict("s", 0, "LOOP"), 1)])
+    rows = dict(fleet_cells.offender_cells(group) for group in model.offenders("agent"))
+    (key,) = (key for key, row in rows.items() if row[0] == "not said")
+    query = Asked.of({"agent": key}).query(0)
+    assert [row.run_id for row in model.view(query).page().rows] == ["r"]
+
+
+def test_what_halts_saved_is_not_zero_while_it_cannot_be_told() -> None:
+    def saved(model: FleetModel) -> list[str]:
+        return fleet_cells.cost_facts(model.totals())[-1][1:]
+
+    halted = {"interventions": {"halt": 1}}
+    model = FleetModel()
+    assert saved(model) == ["no halted run has ended yet", "words"]
+    model.said(scorecard("h", "cancelled", 4, **halted), 1)
+    assert saved(model) == ["too few runs to estimate", "words"]
+    for number in range(5):
+        model.said(scorecard(f"f{number}", "failure", 10, cost_usd=1.0), 2)
+    assert saved(model) == ["6 steps, $0.60"]
+    free = filled([(scorecard("h", "cancelled", 4, cost_usd=None, **halted), 1)])
+    for number in range(5):
+        free.said(scorecard(f"f{number}", "failure", 10, cost_usd=None), 2)
+    assert saved(free) == ["6 steps"]
+
+
+def test_the_sums_lead_to_dead_letters_once_there_are_some() -> None:
+    model = filled([(verdict("r", 0, "LOOP"), 1)])
+    assert fleet_cells.run_facts(model.totals()) == [
+        ["Open runs", "1"],
+        ["Flagged", "1"],
+        ["Halted", "0"],
+        ["Failed", "0"],
+    ]
+    model.said(dead_letter(1), 2)
+    assert fleet_cells.run_facts(model.totals())[-1] == ["Dead letters", "1", "link", "/letters"]
 
 
 def timeline(**more: Any) -> TimelineStep:
@@ -189,8 +291,11 @@ def test_a_task_that_allows_nothing_is_told_from_one_that_does_not_say() -> None
     assert references_page.task_cells(Task(id="b"))[1] == ["b", None, None, None]
 
 
-def letter(raw: bytes | None) -> DeadLetter:
-    return DeadLetter(
+WRITTEN_MS = 1_767_323_045_678
+
+
+def letter(raw: bytes | None) -> Letter:
+    said = DeadLetter(
         id="t:0:1",
         topic="ontrack.events",
         partition=0,
@@ -200,11 +305,12 @@ def letter(raw: bytes | None) -> DeadLetter:
         headers=(("h", None), ("k", "v")),
         error=DeadLetterError(name="MalformedMessage", text="not JSON"),
     )
+    return Letter(said, WRITTEN_MS)
 
 
 @given(st.binary(max_size=6_000))
 def test_bytes_of_a_dead_letter_are_text_of_bounded_length(raw: bytes) -> None:
-    text = letters_page.bytes_text(letter(raw).value_base64)
+    text = letters_page.bytes_text(letter(raw).said.value_base64)
     assert all(char.isprintable() or char in "\n\t" for char in text)
     assert len(text) <= letters_page.BYTES_SHOWN_MAX + 2
     if len(raw) > letters_page.BYTES_SHOWN_MAX:
@@ -223,7 +329,56 @@ def test_a_dead_letter_s_row_and_facts() -> None:
         ["not JSON"],
         None,
         "1",
+        WRITTEN_MS,
     ]
     facts = letters_page.letter_facts(letter(b"{"))
+    assert facts[0] == ["Written", "2026-01-02 03:04:05 UTC"]
     assert ["header h", "–"] in facts
     assert ["header k", "v"] in facts
+
+
+@pytest.mark.parametrize("wild_ms", [-(2**62), 2**62, -1])
+def test_a_time_that_no_calendar_has_is_shown_as_it_is(wild_ms: int) -> None:
+    assert moment(wild_ms) in (f"{wild_ms} ms", "1969-12-31 23:59:59 UTC")
+
+
+class Nowhere:
+    """A feed that knows no run, and counts how often it is asked."""
+
+    state = FeedState("live", "", 0)
+    asked = 0
+
+    async def picture(self, _run_id: str) -> None:
+        self.asked += 1
+        raise Unavailable("no event of it stands there")
+
+
+class Silent:
+    """Stands for an element of a page that nobody sees."""
+
+    text = ""
+
+    def say(self, text: str) -> None:
+        self.text = text
+
+    def set_visibility(self, _visible: bool) -> None:
+        """Nothing."""
+
+    def set_empty(self, _title: str, _text: str) -> None:
+        """Nothing."""
+
+
+async def test_a_run_that_is_not_known_is_asked_for_seldom_until_something_is_said() -> None:
+    feed: Any = Nowhere()
+    now = [0]
+    model = FleetModel()
+    page: Any = run_page.RunPage(Desk(feed, model, clock_ms=lambda: now[0]), "misspelt")
+    page._fault, page._grid = Silent(), Silent()
+    for _ in range(600):  # five minutes
+        await page._look()
+        now[0] += int(run_page.LOOK_S * 1_000)
+    assert 2 < feed.asked < 12
+    before = feed.asked
+    model.said(verdict("misspelt", 0), now[0])
+    await page._look()
+    assert feed.asked == before + 1

@@ -235,6 +235,22 @@ def test_every_demo_run_folded_again_says_what_was_published_byte_for_byte() -> 
         assert picture.coupling.reference_id == best
 
 
+def test_the_oldest_steps_of_a_long_run_share_rows_that_say_so() -> None:
+    small = {"active_max": 4, "chunk": 2, "merged_max": 2}
+    settings = Settings(encoder="hashing", operators={"prefix": small})
+    fold = fold_of(reference(), settings=settings)
+    picture = picture_of(fold, "r", records(*path(*NAMES, *NAMES)))
+    coupling = picture.coupling
+    assert coupling is not None
+    assert coupling.labels == ("0–1 (2)", "2–3 (2)", "4", "5", "6", "7", "8", "9")
+    assert coupling.rows == (1, 3, 4, 5, 6, 7, 8, 9)
+    assert len(coupling.shares) == len(coupling.costs) == len(coupling.frontier) == 8
+    assert coupling.frontier[0].count("satisfied") == 2
+    assert len(picture.nodes) == len(picture.timeline) == 10
+    assert [(edge.source, edge.target) for edge in picture.edges] == [(n, n + 1) for n in range(9)]
+    assert picture.notes == ()
+
+
 KNOWN = st.sampled_from([(), (reference(),), (reference("a"), reference("b", ("edit", "test")))])
 
 

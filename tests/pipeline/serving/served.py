@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,24 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "mcp__shop__refund", "effect": "destructive", "consumes": ["args.order"]},
 ]
 START_S_MAX = 60.0
+COMPILE_S_MAX = 600.0  # a fresh clone compiles the kernel first; a machine with others longer
 QUIET_S = 0.3
+
+
+@cache
+def compile_kernel() -> None:
+    """Leave the compiled kernel in numba's cache, once in a session and in a process of its own.
+
+    A command that had to compile it first would take longer to start than one may wait for it.
+    """
+    program = "from ontrack.solver import kernels; kernels.use('auto')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=COMPILE_S_MAX)
 
 
 class Listening:
     """A command in a process of its own that says where it listens.
+
+    One that does not within :data:`START_S_MAX` is ended.
 
     Parameters
     ----------
@@ -44,6 +58,7 @@ class Listening:
         out: Path | None = None,
         **environment: str,
     ) -> None:
+        compile_kernel()
         self.log = folder / f"{name}.log"
         program = "from ontrack.pipeline.cli import main; main()"
         with self.log.open("wb") as log, ExitStack() as files:
@@ -54,7 +69,12 @@ class Listening:
                 stderr=log,
                 cwd=folder,
             )
-        self.url = self._address(re.compile(rf"ontrack {name}: (http://[^,\s]+)"))
+        try:
+            self.url = self._address(re.compile(rf"ontrack {name}: (http://[^,\s]+)"))
+        except BaseException:  # also of whoever stops the tests: nobody else knows of it
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def _address(self, said: re.Pattern[str]) -> str:
         end = time.monotonic() + START_S_MAX

@@ -40,6 +40,18 @@ def test_a_run_larger_than_the_memory_is_not_held_in_part() -> None:
     assert (len(memory), memory.held_bytes) == (0, 0)
 
 
+def test_a_run_that_grows_without_end_does_not_drive_out_all_others() -> None:
+    memory = EventMemory(bytes_max=100 * (10 + OVERHEAD_BYTES))
+    others = [f"run-{number}" for number in range(40)]
+    for run_id in others:
+        memory.add(run_id, b"x" * 10)
+    for _ in range(200):
+        memory.add("greedy", b"x" * 10)
+    assert memory.events("greedy") is None
+    assert memory.has_forgotten("greedy")
+    assert all(memory.events(run_id) is not None for run_id in others)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60)), max_size=40),
     st.integers(0, 600),

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from ontrack.pipeline.bench import memory, recovery
-from ontrack.pipeline.bench.load import long_references, long_run, open_runs
 from ontrack.pipeline.cli import cli
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, task_ids
+from ontrack.pipeline.workplace.long_runs import long_references, long_run, open_runs
 from tests.pipeline.fleet import point_cli_at
 
 

@@ -1,4 +1,4 @@
-"""Many open runs of a chosen length, for benches of recovery and of memory."""
+"""Long runs, references as long as they are, and many of them open at the same time."""
 
 from __future__ import annotations
 
