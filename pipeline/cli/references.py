@@ -222,6 +222,48 @@ def show(
     show_references(wanted, tests, given.contracts, as_json)
 
 
+@command.command()
+@click.argument("reference_ids", nargs=-1, metavar="ID…")
+@click.option(
+    "--task", "task_ids", multiple=True, metavar="ID", help="All of this task; repeatable."
+)
+@broker_option
+@click.option("--dry-run", is_flag=True, help="Only say which ones would go.")
+def withdraw(
+    reference_ids: tuple[str, ...], task_ids: tuple[str, ...], broker: str | None, dry_run: bool
+) -> None:
+    """Withdraw published references, whatever they come from.
+
+    Runs that begin from then on are not compared with them; those that are open keep them to their
+    end. What a task file brings along is withdrawn by sending the task without it.
+    """
+    if not reference_ids and not task_ids:
+        raise click.UsageError("name references by their ids, or all those of a task by --task")
+    from ontrack.pipeline.kafka.published import published_knowledge
+    from ontrack.pipeline.kafka.sender import withdraw_references
+
+    settings = load_settings(broker=broker)
+
+    async def go() -> None:
+        published = (await published_knowledge(settings)).references
+        tasks = {reference.reference_id: reference.task_id for reference in published}
+        absent = sorted(set(reference_ids) - set(tasks))
+        empty = sorted(set(task_ids) - set(tasks.values()))
+        if absent or empty:
+            what = f"reference {absent[0]!r}" if absent else f"reference of task {empty[0]!r}"
+            raise click.UsageError(
+                f"no {what} is published; nothing was withdrawn. "
+                "`ontrack references show --from-topic` lists those that are"
+            )
+        wanted = [name for name, task in tasks.items() if name in reference_ids or task in task_ids]
+        for name in wanted:
+            click.echo(f"{name}  {tasks[name]}")
+        gone = 0 if dry_run else await withdraw_references(settings, wanted)
+        click.echo(f"{gone} references withdrawn", err=True)
+
+    asyncio.run(go())
+
+
 @dataclass(frozen=True, slots=True)
 class _Given:
     """Contracts by name, tasks by id, and what is published."""

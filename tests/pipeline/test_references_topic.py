@@ -18,7 +18,7 @@ from ontrack.pipeline.readers import read_references
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Event, RunEnded, Step
-from ontrack.topics.knowledge import Reference, ReferenceStep, ToolContract
+from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, ToolContract
 from tests.pipeline.fleet import WorkerProcess, point_cli_at, produce, read_all, wait_for
 
 TOOLS = ("find_order", "get_order", "refund_order")
@@ -131,3 +131,30 @@ def test_mining_again_can_replace_what_was_mined_before(
         ("other", 1),
         ("refund", 2),
     ]
+
+
+def test_published_references_are_withdrawn_by_id_and_by_task(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    point_cli_at(settings, monkeypatch, tmp_path)
+    body = tuple(ReferenceStep(tool=tool) for tool in TOOLS)
+    given = [
+        Reference(reference_id=name, task_id=task, provenance=Provenance.GOLD, steps=body)
+        for name, task in (("a", "refund"), ("b", "refund"), ("c", "other"), ("d", "third"))
+    ]
+    asyncio.run(send_knowledge(settings, given, CONTRACTS))
+
+    def published() -> set[str]:
+        shown = told(ontrack("references", "show", "--from-topic", "--json"))
+        return {each["reference_id"] for each in shown if each["type"] == "reference"}
+
+    refused = CliRunner().invoke(cli, ["references", "withdraw", "a", "nobody"])
+    assert refused.exit_code == 2
+    assert "no reference 'nobody' is published; nothing was withdrawn" in refused.output
+    dry = ontrack("references", "withdraw", "a", "--dry-run")
+    assert dry.stdout == "a  refund\n"
+    assert published() == {"a", "b", "c", "d"}
+    result = ontrack("references", "withdraw", "a", "--task", "other")
+    assert "2 references withdrawn" in result.stderr
+    assert published() == {"b", "d"}
+    assert CliRunner().invoke(cli, ["references", "withdraw"]).exit_code == 2
