@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ontrack.operators import settled
 from ontrack.operators.state import RunState
 from ontrack.pipeline.fold import Fold, PartitionState, Said
 from ontrack.pipeline.record import Record
@@ -34,6 +35,10 @@ BYTES_MAX = 131_072
 
 WAITING_MAX = 8
 """Waiting steps that may be folded with one record on the event loop."""
+
+
+_END = b"run_ended"
+"""Stands in every message that ends a run. In a text of another it costs a way to a thread."""
 
 
 class Holder(Protocol):
@@ -57,7 +62,7 @@ async def apply(
     """
     state = holder.state
     known = _known(state, record)
-    if known is None or not is_long(known, state, record):
+    if known is None or not is_long(known, state, record, fold.profile.prefix.exact_max):
         # A run's first record asks the library, which has one thread.
         return timed_apply(fold, state, record, observe)
     holder.state = _before(state, known)
@@ -68,15 +73,19 @@ async def apply(
         holder.state = state
 
 
-def is_long(known: RunState, state: PartitionState, record: Record) -> bool:
+def is_long(known: RunState, state: PartitionState, record: Record, exact_max: int) -> bool:
     """Tell whether folding a record of a known run may take long.
 
+    What may be the run's end is measured by the final solve, with all its references and, up to
+    ``exact_max`` of them, all its steps; every other record by the rows that the alignment has now.
     Steps that wait for it are folded with it, so a run of which some wait has less to spare. A run
     without a step is not: its start may still name the task, and then the library is asked.
     """
     if _may_begin(known):
         return False
     if len(record.value) > BYTES_MAX:
+        return True
+    if _END in record.value and final_cells(known, exact_max) > CELLS_MAX:
         return True
     if known.run_id not in state.waiting:
         return cells(known) > CELLS_MAX
@@ -105,6 +114,15 @@ def cells(known: RunState) -> int:
         return 0
     count, steps, width = known.transport.plan.shape
     return int(count * (steps + 1) * width)
+
+
+def final_cells(known: RunState, exact_max: int) -> int:
+    """Return the size of the final solve, were this the end; 0 without references."""
+    references, steps = known.knowledge.references, known.prefix.size
+    if references is None or known.transport is None:
+        return 0
+    rows = -(-steps // settled.resolution(steps, exact_max))
+    return references.count * rows * references.width
 
 
 def _known(state: PartitionState, record: Record) -> RunState | None:

@@ -119,7 +119,7 @@ def _linear_cost(
 ) -> None:
     """``linear_cost(cost, linearise(distance, plan))`` of one reference, into ``total``.
 
-    Distance, cost and age are those of the rows that are solved. The last five are room to work in.
+    The last five are room to work in.
     """
     active, width = cost.shape
     _masses(plan, rows, columns)
@@ -159,14 +159,12 @@ def _scale(
     exponent: float,
     iterations_max: int,
     tolerance: float,
-    held_mass: Floats,
-    share: Floats,
     before: Floats,
     now: Floats,
 ) -> tuple[int, float]:
     """``scaling.scale`` of one reference, u and v in place; return iterations and residual.
 
-    No held mass is an empty array. The last three are room to work in.
+    The last two are room to work in.
     """
     steps = u.size
     logs(u, before)
@@ -175,11 +173,7 @@ def _scale(
         turn += 1
         _rows(kernel, v, u)
         _fit(u, row_target, exponent)
-        for j in range(held_mass.size):
-            share[j] = held_mass[j] / (max(v[j], TINY) if v[j] > 0.0 else 1.0)
         _columns(kernel, u, v)
-        for j in range(held_mass.size):
-            v[j] += share[j]
         _fit(v, column_target, exponent)
         logs(u, now)
         change = 0.0
@@ -233,7 +227,7 @@ def _furthest(old: Floats, plan: Floats) -> float:
         _REAL,
         _REAL,
     )
-    + (_WHOLE, _REAL, _WHOLE, _FLAGS, _CUBE, _SQUARE, _SQUARE, _CUBE, _LINE, _LINE)
+    + (_WHOLE, _REAL, _FLAGS, _CUBE, _SQUARE, _SQUARE, _CUBE, _LINE, _LINE)
 )
 def iterate(
     plan: Floats,
@@ -251,7 +245,6 @@ def iterate(
     gamma: float,
     iterations_max: int,
     tolerance: float,
-    held: int,
     frozen: Bools,
     new_plan: Floats,
     new_u: Floats,
@@ -268,13 +261,10 @@ def iterate(
         A last row that is missing is taken for empty, its scaling for the median of the others.
     v ... tolerance
         As for :func:`ontrack.solver.kernels.iterate`, arrays and parameters one by one.
-    held
-        First rows that are constants, see :func:`ontrack.solver.streaming.step`.
     frozen : (K,)
         References that are left as they are; nothing but plan, u and v is written for them.
     new_plan, new_u, new_v, total_cost, residual, moved
-        Results, as in :class:`ontrack.solver.kernels.Iteration`. ``total_cost`` may have room for
-        fewer rows than t: the last ones are written.
+        Results, as in :class:`ontrack.solver.kernels.Iteration`.
 
     Returns
     -------
@@ -284,31 +274,28 @@ def iterate(
     """
     count, old, width = plan.shape
     steps = len(mu)
-    active = steps - held
-    before, after, rows = np.empty(active), np.empty(active), np.empty(steps)
-    of_steps, row_target = np.empty(active), np.empty(active)
-    column_target, of_nodes, share = np.empty(width), np.empty(width), np.empty(width)
-    held_mass = np.empty(width if held else 0)
-    padded, kernel = np.zeros((steps, width)), np.empty((active, width))
-    total = np.empty((active, width))
-    wanted = active - total_cost.shape[1]
-    _power(mu[held:], exponent, row_target)
+    before, after, rows = np.empty(steps), np.empty(steps), np.empty(steps)
+    of_steps, row_target = np.empty(steps), np.empty(steps)
+    column_target, of_nodes = np.empty(width), np.empty(width)
+    padded, kernel = np.zeros((steps, width)), np.empty((steps, width))
+    total = np.empty((steps, width))
+    _power(mu, exponent, row_target)
     iterations = 0
     for k in range(count):
         padded[:old] = plan[k]
         new_u[k, :old] = u[k]
         if old < steps:
-            new_u[k, old] = median(u[k, held:])
+            new_u[k, old] = median(u[k])
         new_v[k] = v[k]
         new_plan[k] = padded
         if frozen[k]:
             continue
         _linear_cost(
-            distance[held:],
+            distance,
             padded,
             structure[k],
-            cost[k, held:],
-            age[held:],
+            cost[k],
+            age,
             theta,
             total,
             kernel,
@@ -319,34 +306,28 @@ def iterate(
         )
         if not math.isfinite(_gibbs(total, epsilon, kernel)):
             return -1
-        total_cost[k] = total[wanted:]
+        total_cost[k] = total
         _power(marginal[k], exponent, column_target)
-        if held:
-            _masses(padded[:held], rows, held_mass)
         turns, residual[k] = _scale(
             kernel,
-            mu[held:],
+            mu,
             row_target,
             column_target,
-            new_u[k, held:],
+            new_u[k],
             new_v[k],
             exponent,
             iterations_max,
             tolerance,
-            held_mass,
-            share,
             before,
             after,
         )
         iterations = max(iterations, turns)
-        _blend(kernel, new_u[k, held:], new_v[k], gamma, padded[held:], new_plan[k, held:])
+        _blend(kernel, new_u[k], new_v[k], gamma, padded, new_plan[k])
         moved[k] = 0.0 if old < steps else _furthest(padded, new_plan[k])
     return iterations
 
 
-@entry(
-    (_CUBE, _SQUARE, _CUBE, _LINE, _SQUARE, _CUBE, _REAL, _REAL, _REAL, _WHOLE, _LINE, _LINE), SUMS
-)
+@entry((_CUBE, _SQUARE, _CUBE, _LINE, _SQUARE, _CUBE, _REAL, _REAL, _REAL, _LINE), SUMS)
 def diagnostic_loss(
     cost: Floats,
     distance: Floats,
@@ -357,14 +338,9 @@ def diagnostic_loss(
     theta: float,
     epsilon: float,
     lam: float,
-    held: int,
-    held_entropy: Floats,
     losses: Floats,
 ) -> None:
-    """Write the losses (K,); shapes as for :func:`ontrack.solver.objective.diagnostic_loss`.
-
-    An empty ``held_entropy`` stands for that of the rows themselves.
-    """
+    """Write the losses (K,); shapes as for :func:`ontrack.solver.objective.diagnostic_loss`."""
     count, steps, width = plan.shape
     left, right = np.empty((steps, width)), np.empty((steps, width))
     lefts, rights = left.reshape(-1), right.reshape(-1)
@@ -382,10 +358,8 @@ def diagnostic_loss(
         for i in range(masses.size):
             linear += costs[i] * masses[i]
             crossed += lefts[i] * rights[i]
-        for i in range(held * width if held_entropy.size else 0, masses.size):
+        for i in range(masses.size):
             entropy += masses[i] * log(max(masses[i], TINY))
-        if held_entropy.size:
-            entropy += held_entropy[k]
         quadratic = inner(of_steps, rows) + inner(of_nodes, columns) - 2.0 * crossed
         quadratic = 0.0 if quadratic < 0.0 else quadratic
         total = sum_of(rows)

@@ -88,11 +88,11 @@ def _fit_row(row: Row) -> None:
 
 
 def _fit_column(row: Row) -> None:
-    """Column scalings; arrays: products, then v, in float32, held shares, log nu, nu, v."""
+    """Column scalings; arrays: products, then v, in float32, log nu, nu, v."""
     (eta,) = row.scalars
-    products = (row[0] + row[1]).at_least(TINY).log()
-    v = ((row[2] - products) * eta).at_least(-700.0).at_most(700.0).exp().if_positive(row[3])
-    row[0], row[4] = v, v
+    products = row[0].at_least(TINY).log()
+    v = ((row[1] - products) * eta).at_least(-700.0).at_most(700.0).exp().if_positive(row[2])
+    row[0], row[3] = v, v
     row.keep_largest(v)
 
 
@@ -111,7 +111,7 @@ _others, _entropy = loop(2, 0, _count_others, result="sum"), loop(1, 0, _add_ent
 _four_rows = loop(5, 0, _add_rows, double=True)
 _price, _exponentials = loop(4, 4, _price_row), loop(1, 0, _exponentiate, result="sum")
 _fit_rows = loop(7, 1, _fit_row, double=True, result="max")
-_fit_columns = loop(5, 1, _fit_column, double=True, result="max")
+_fit_columns = loop(4, 1, _fit_column, double=True, result="max")
 _blend, _convert = loop(4, 2, _blend_row), loop(2, 0, _convert_row, double=True)
 
 # ------------------------------------------------------------------------- structure terms
@@ -254,12 +254,11 @@ def _scale(
     old_u: Floats,
     u: Floats,
     v: Floats,
-    held_mass: Floats,
     eta: float,
     iterations_max: int,
     tolerance: float,
     of_steps: Floats,
-    of_nodes: Floats,
+    log_nodes: Floats,
     narrow_u: Reals,
     narrow_v: Reals,
 ) -> tuple[int, float]:
@@ -267,19 +266,17 @@ def _scale(
 
     The new step's first u is the median of the others. Finding it takes long, and it is wanted only
     where the first iteration is the last one. The residual is infinite where float32 does not hold
-    the scalings. ``of_steps`` (3, t), ``of_nodes`` (2, M), ``narrow_u`` (1, t) and ``narrow_v``
+    the scalings. ``of_steps`` (3, t), ``log_nodes`` (M), ``narrow_u`` (1, t) and ``narrow_v``
     (1, M), the scalings in float32, are room to work in.
     """
     newest, width = u.size - 1, v.size
-    products, log_nodes, shares = of_steps[2], of_nodes[0], of_nodes[1]
     logs(marginal, log_nodes)
-    start = of_steps[0]
+    start, products = of_steps[0], of_steps[2]
     logs(old_u, start)
     for i in range(newest):  # as if u had come from an iteration: its product's logarithm
         start[i] = log_mu[i] - start[i] / eta
     start[newest] = np.nan
     _convert(v, narrow_v[0], width)
-    shares[:] = 0.0
     turn, change, now = 0, 0.0, 1
     while turn < iterations_max:
         turn += 1
@@ -289,10 +286,8 @@ def _scale(
         if turn == 1 and mu[newest] > 0.0 and (change < tolerance or iterations_max == 1):
             begun = np.log(max(median(old_u), TINY))
             change = max(change, abs(eta * (log_mu[newest] - after[newest]) - begun))
-        for j in range(held_mass.size):
-            shares[j] = held_mass[j] / (max(v[j], TINY) if v[j] > 0.0 else 1.0)
         multiply(narrow_u, kernel, narrow_v, 0, 1, newest + 1)
-        largest = _fit_columns(narrow_v[0], shares, log_nodes, marginal, v, eta, width)
+        largest = _fit_columns(narrow_v[0], log_nodes, marginal, v, eta, width)
         if largest > _LARGEST:
             return turn, np.inf
         if change < tolerance or change == np.inf:
@@ -303,23 +298,18 @@ def _scale(
 
 @part()
 def _report(
-    held: int,
     numbers: Floats,
     mass: float,
     mu: Floats,
     nu: Floats,
     cost: Reals,
     rows: Floats,
-    held_entropy: float,
     plan: Reals,
     cross: Reals,
     sides: Floats,
     told: Floats,
 ) -> None:
-    """Write loss, coverage, what the newest row matched, and leakages of one reference.
-
-    A ``held_entropy`` that is no number stands for that of the held rows themselves.
-    """
+    """Write loss, coverage, what the newest row matched, and leakages of one reference."""
     steps, width = plan.shape
     theta, epsilon, lam = numbers[2], numbers[3], numbers[6]
     costs, masses, crosses = cost.reshape(-1), plan.reshape(-1), cross.reshape(-1)
@@ -328,11 +318,7 @@ def _report(
         size = min(_BLOCK, masses.size - start)
         linear += _product(costs[start:], masses[start:], size)
         crossed += _product(crosses[start:], masses[start:], size)
-    given = held_entropy == held_entropy
-    if given:
-        entropy = held_entropy
-    for start in range(held * width if given else 0, masses.size, _BLOCK):
-        entropy += _entropy(masses[start:], min(_BLOCK, masses.size - start))
+        entropy += _entropy(masses[start:], size)
     columns = sides[steps + width :]
     quadratic = inner(sides[:steps], rows) - 2.0 * crossed
     quadratic += inner(sides[steps : steps + width], columns)
@@ -362,7 +348,7 @@ def _report(
 
 
 @entry(
-    (_LINE, types.float64, types.int64, _CUBE32, _BITS)
+    (_LINE, types.float64, _CUBE32, _BITS)
     + (_PAIR32, _SQUARE, _SQUARE32)
     + (_CUBE32, _SQUARE32, _LINE, _LINE)
     + (_PAIR32, _SQUARE, _FLAGS)
@@ -370,7 +356,6 @@ def _report(
 def advance(
     numbers: Floats,
     ahead: float,
-    held: int,
     structure: Reals,
     links: Ints,
     kept: Reals,
@@ -390,9 +375,9 @@ def advance(
     ----------
     numbers
         kappa, dormant weight, theta, epsilon, eta, gamma, lambda, iterations, tolerance; nu of all
-        references (K M); entropies of what was collapsed (K), or nothing: those of the held rows.
-    ahead, held
-        Share of nu ahead of the frontier; first rows that are constants.
+        references (K M).
+    ahead
+        Share of nu ahead of the frontier.
     structure, links : (K, M, M), (K, M, words)
         References: distances, parents as bits.
     kept, before : (2, K, t - 1, M), (K, ...)
@@ -416,24 +401,21 @@ def advance(
     steps = old + 1
     plan, new_plan, new_cross = kept[0], new_kept[0], new_kept[1]
     cross = kept[kept.shape[0] - 1]
-    nu = numbers[9 : 9 + count * width].reshape(count, width)
-    held_entropy = numbers[9 + count * width :]
+    nu = numbers[9:].reshape(count, width)
     kappa, dormant, theta, epsilon, eta = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     gamma, iterations_max, tolerance = numbers[5], int(numbers[7]), numbers[8]
-    active = steps - held
     work = np.empty((steps, width), np.float32)
-    kernel = np.empty((active, width), np.float32)
-    narrow_u, narrow_v = np.empty((1, active), np.float32), np.empty((1, width), np.float32)
+    kernel = np.empty((steps, width), np.float32)
+    narrow_u, narrow_v = np.empty((1, steps), np.float32), np.empty((1, width), np.float32)
     narrow = np.empty((2, max(steps, width)), np.float32)
-    rows, log_mu = np.empty(steps), np.empty(active)
-    of_steps, of_nodes = np.empty((3, active)), np.empty((2, width))
-    held_mass = np.empty(width if held else 0)
+    rows, log_mu = np.empty(steps), np.empty(steps)
+    of_steps, log_nodes = np.empty((3, steps)), np.empty(width)
     words = np.empty((2, links.shape[2]), np.int64)
     carried = kept.shape[0] == 2 and old > 0 and _unchanged(known, distance)
     own = 0 if carried else old
     own_cross, own_sides = np.empty((own, width), np.float32), np.empty(own + 2 * width)
     linear, factor, rest = 1.0 - theta, -1.0 / epsilon, 1.0 - gamma
-    logs(mu[held:], log_mu)
+    logs(mu, log_mu)
     mass, iterations = sum_of(mu), 0
     if not np.isfinite(sum_of(distance[old])):
         return OUT_OF_RANGE
@@ -465,12 +447,12 @@ def advance(
             marginal,
         )
         _convert(now_sides[old : old + width], narrow[0], width)
-        for i in range(held, old):
+        for i in range(old):
             _price(
                 cost[k, i],
                 now_cross[i],
                 narrow[0],
-                kernel[i - held],
+                kernel[i],
                 now_sides[i],
                 theta * age[i],
                 linear,
@@ -489,7 +471,7 @@ def advance(
             cost[k, old],
             new_cross[k, old],
             narrow[0],
-            kernel[old - held],
+            kernel[old],
             newest_side,
             theta * age[old],
             linear,
@@ -497,29 +479,25 @@ def advance(
             width,
         )
         for j in range(width):
-            newest[j] = kernel[old - held, j] * -epsilon
+            newest[j] = kernel[old, j] * -epsilon
         exponents = kernel.reshape(-1)
         low = _exponentials(exponents, exponents.size)
         if not low < _TOO_HIGH:
             return OUT_OF_RANGE
-        new_u[:held] = u[:held]
         new_v[:] = v
-        if held:
-            _masses(plan[k], held, rows, held_mass)
         turns, residual = _scale(
             kernel,
-            mu[held:],
+            mu,
             log_mu,
             marginal,
-            u[held:],
-            new_u[held:],
+            u,
+            new_u,
             new_v,
-            held_mass,
             eta,
             iterations_max,
             tolerance,
             of_steps,
-            of_nodes,
+            log_nodes,
             narrow_u,
             narrow_v,
         )
@@ -527,11 +505,10 @@ def advance(
             return OUT_OF_RANGE
         told[2 * width + 1] = residual
         iterations = max(iterations, turns)
-        new_plan[k, :held] = plan[k, :held]
-        for i in range(held, old):
+        for i in range(old):
             share = gamma * new_u[i]
-            _blend(kernel[i - held], narrow_v[0], plan[k, i], new_plan[k, i], share, rest, width)
-        share, last = gamma * new_u[old], kernel[old - held]
+            _blend(kernel[i], narrow_v[0], plan[k, i], new_plan[k, i], share, rest, width)
+        share, last = gamma * new_u[old], kernel[old]
         _blend(last, narrow_v[0], last, new_plan[k, old], share, 0.0, width)
         _structure_terms(
             distance,
@@ -545,14 +522,12 @@ def advance(
             new_sides,
         )
         _report(
-            held,
             numbers,
             mass,
             mu,
             nu[k],
             cost[k],
             rows,
-            held_entropy[k] if held_entropy.size else np.nan,
             new_plan[k],
             new_cross[k],
             new_sides,

@@ -8,7 +8,7 @@ import numpy as np
 
 from ontrack.solver import kernels
 from ontrack.solver.arrays import TINY, Bools, Floats, check_shape
-from ontrack.solver.objective import column_mass, diagnostic_loss, linear_cost, linearise
+from ontrack.solver.objective import diagnostic_loss, linear_cost, linearise
 from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
 from ontrack.solver.scaling import assemble, gibbs_kernel, scale
 
@@ -23,7 +23,7 @@ class ConvergedSolve:
         Plan and scalings, K references.
     losses : (K,)
         Diagnostic loss of each reference.
-    linear_cost : (K, t - held, M)
+    linear_cost : (K, t, M)
         Total cost M, linearised at the plan that is returned.
     outer_iterations : int
         Linearisations until the last reference stopped.
@@ -53,9 +53,6 @@ def solve(
     age: Floats,
     mu: Floats,
     marginal: Floats,
-    held: int = 0,
-    held_plan: Floats | None = None,
-    held_entropy: Floats | None = None,
 ) -> ConvergedSolve:
     """Solve one prefix from a cold start (section 4.3, step 5).
 
@@ -69,25 +66,14 @@ def solve(
     distance : (t, t)
     age, mu : (t,)
     marginal : (K, M)
-    held, held_plan
-        Number of first rows that are constants of the problem, and these rows, (K, held, M); see
-        :func:`ontrack.solver.streaming.step`.
-    held_entropy : (K,), optional
-        As for :func:`ontrack.solver.objective.diagnostic_loss`.
 
     Raises
     ------
     ValueError
-        If there is no step that is not held, shapes do not fit together, or a cost, distance or age
-        is not finite.
+        If there is no step, shapes do not fit together, or a cost, distance or age is not finite.
     """
-    count, steps, width = _check(references, cost, distance, age, mu, marginal, held)
+    count, steps, width = _check(references, cost, distance, age, mu, marginal)
     plan = mu[None, :, None] * (marginal / max(float(mu.sum()), TINY))[:, None, :]
-    if held:
-        if held_plan is None:
-            raise ValueError(f"held_plan is missing, expected shape {(count, held, width)}")
-        check_shape("held_plan", held_plan, (count, held, width))
-        plan[:, :held] = held_plan
     coupling = Coupling(plan, np.ones((count, steps)), references.valid.astype(np.float64))
     closed, settled = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     residual = np.zeros(count)
@@ -98,9 +84,9 @@ def solve(
         problem = params, references, coupling, cost, distance, age, mu, marginal
         limits = params.converged_inner_max, params.converged_inner_tolerance
         if compiled is None:
-            made = _iterate(*problem, *limits, closed, held)
+            made = _iterate(*problem, *limits, closed)
         else:
-            made = kernels.iterate(compiled, *problem, *limits, closed, held)
+            made = kernels.iterate(compiled, *problem, *limits, closed)
         coupling = made.coupling
         inner += made.iterations
         residual = np.where(closed, residual, made.moved)
@@ -109,12 +95,8 @@ def solve(
     plan = coupling.plan
     return ConvergedSolve(
         coupling=coupling,
-        losses=diagnostic_loss(
-            cost, distance, plan, mu, marginal, references, params, held, held_entropy
-        ),
-        linear_cost=linear_cost(
-            cost[:, held:], linearise(distance[held:], plan, references), age[held:], params
-        ),
+        losses=diagnostic_loss(cost, distance, plan, mu, marginal, references, params),
+        linear_cost=linear_cost(cost, linearise(distance, plan, references), age, params),
         outer_iterations=outer,
         inner_iterations=inner,
         converged=bool((closed & settled).all()),
@@ -149,32 +131,28 @@ def _iterate(
     iterations_max: int,
     tolerance: float,
     closed: Bools,
-    held: int,
 ) -> kernels.Iteration:
     """Linearise, scale, move the share gamma; references that are closed stay as they are."""
     plan, u, v = coupling.plan, coupling.u, coupling.v
-    gradient = linearise(distance[held:], plan, references)
-    total_cost = linear_cost(cost[:, held:], gradient, age[held:], params)
+    total_cost = linear_cost(cost, linearise(distance, plan, references), age, params)
     kernel = gibbs_kernel(total_cost, params.epsilon)
     scalings = scale(
         kernel,
-        mu[held:],
+        mu,
         marginal,
-        u[:, held:],
+        u,
         v,
         params.exponent,
         iterations_max,
         tolerance,
         frozen=closed,
-        held_mass=column_mass(plan[:, :held]) if held else None,
     )
     moved = assemble(kernel, scalings)
-    moved -= plan[:, held:]
+    moved -= plan
     moved *= params.gamma
     moved[closed] = 0.0
-    u, plan = u.copy(), plan.copy()
-    u[:, held:] = np.where(closed[:, None], u[:, held:], scalings.u)
-    plan[:, held:] += moved
+    plan = plan + moved
+    u = np.where(closed[:, None], u, scalings.u)
     v = np.where(closed[:, None], v, scalings.v)
     change = np.abs(moved).max(axis=(1, 2))
     return kernels.Iteration(
@@ -189,14 +167,11 @@ def _check(
     age: Floats,
     mu: Floats,
     marginal: Floats,
-    held: int,
 ) -> tuple[int, int, int]:
     count, width = references.nu.shape
     steps = len(mu)
     if steps == 0:
         raise ValueError("a run without steps cannot be aligned")
-    if not 0 <= held < steps:
-        raise ValueError(f"held must lie in 0..{steps - 1}, a step has to be solved, got {held}")
     check_shape("cost", cost, (count, steps, width))
     check_shape("distance", distance, (steps, steps))
     check_shape("age", age, (steps,))

@@ -122,7 +122,7 @@ class Iteration(NamedTuple):
     ----------
     coupling
         Plan and scalings after it; those of a frozen reference as they were.
-    total_cost : (K, t - held, M)
+    total_cost : (K, t, M)
         Total cost M of the linearised problem; undefined for a frozen reference.
     iterations : int
         Scaling iterations until the last reference stopped.
@@ -152,7 +152,6 @@ def iterate(
     iterations_max: int,
     tolerance: float,
     frozen: Bools,
-    held: int = 0,
 ) -> Iteration:
     """Iterate once by the compiled kernel, ``compiled``.
 
@@ -164,8 +163,6 @@ def iterate(
         As for :func:`ontrack.solver.converged.solve`.
     iterations_max, tolerance
         Of the scaling.
-    held
-        First rows that are constants, see :func:`ontrack.solver.streaming.step`.
     frozen : (K,)
         References that are left as they are.
 
@@ -175,8 +172,7 @@ def iterate(
         If a cost, distance or age is not finite.
     """
     shape = references.count, len(mu), references.width
-    plan, u = np.empty(shape), np.empty(shape[:2])
-    total_cost = np.empty((shape[0], shape[1] - held, shape[2]))
+    plan, u, total_cost = np.empty(shape), np.empty(shape[:2]), np.empty(shape)
     v, residual, moved = np.empty((shape[0], shape[2])), np.zeros(shape[0]), np.zeros(shape[0])
     iterations = compiled.iterate(
         *plain(coupling.plan, coupling.u, coupling.v, cost, distance, age, mu, marginal),
@@ -187,7 +183,6 @@ def iterate(
         params.gamma,
         iterations_max,
         tolerance,
-        held,
         frozen,
         plan,
         u,
@@ -242,8 +237,6 @@ def advance(
     age: Floats,
     mu: Floats,
     ahead: float,
-    held: int,
-    held_entropy: Floats | None,
 ) -> tuple[Coupling, Floats, Bools, int] | None:
     """Take one event by the compiled kernel; None where it gives up, and numpy has to take it.
 
@@ -254,7 +247,7 @@ def advance(
     ----------
     ahead
         Share of nu one step ahead of the frontier.
-    coupling ... held_entropy
+    coupling ... mu
         As for :func:`ontrack.solver.streaming.advance`, shapes checked.
 
     Returns
@@ -274,11 +267,9 @@ def advance(
         kept, known = singles(plan)[0][None], _NO_DISTANCE
         (before,) = plain(np.concatenate([coupling.u, coupling.v], axis=1))
     numbers = prepared.numbers_of(params)
-    if held_entropy is not None:
-        numbers = np.concatenate([numbers, held_entropy])
     if cost.dtype is not _FLOAT32 or distance.dtype is not _FLOAT32:
         cost, distance = singles(cost, distance)
-    given = numbers, ahead, held, prepared.structure, prepared.links, kept, before, known
+    given = numbers, ahead, prepared.structure, prepared.links, kept, before, known
     made = np.empty((2, count, steps, width), _FLOAT32)
     after, flags = np.empty((count, 3 * steps + 5 * width + 6)), np.empty((5, count, width), _BOOL)
     try:
@@ -307,13 +298,13 @@ def _load() -> ModuleType:
     coupling, problem = (cube, square, square), (cube, square, line, line, square)
     results = [cube.copy(), square.copy(), square.copy(), cube.copy(), line.copy(), line.copy()]
     mask: Any = square.copy(), flags.copy(), flags.copy(), flags.copy()
-    numbers, shares, limits = (0.35, 0.05, 0.7, 0.7), (0.3, 0.3, 0.01), (1, 0.0, 0)
+    numbers, shares, limits = (0.35, 0.05, 0.7, 0.7), (0.3, 0.3, 0.01), (1, 0.0)
     compiled.iterate(*coupling, *problem, cube, *numbers, *limits, flag, *results)
-    weights = 0.35, 0.05, 0.1, 0
+    weights = 0.35, 0.05, 0.1
     rest = cube, square, cube, line, square, cube
-    compiled.diagnostic_loss(*rest, *weights, np.empty(0), line.copy())
+    compiled.diagnostic_loss(*rest, *weights, line.copy())
     compiled.frontier(square, square, flags, links, *shares, *mask)
     references = pack_references([np.zeros((1, 1), np.int64)], [flags])
     inputs = np.zeros((1, 1, 1)), np.zeros((1, 1)), line, line
-    advance(compiled, SolverParams(), references, empty_coupling(references), *inputs, 0.3, 0, None)
+    advance(compiled, SolverParams(), references, empty_coupling(references), *inputs, 0.3)
     return compiled

@@ -118,31 +118,21 @@ def diagnostic_loss(
     marginal: Floats,
     references: ReferenceArrays,
     params: SolverParams,
-    held: int = 0,
-    held_entropy: Floats | None = None,
 ) -> Floats:
     """Diagnostic loss per reference, the surrogate that verdicts and scores are calibrated on.
 
     As :func:`objective`, but the two KL terms are replaced by the gap in total mass and the
     quadratic term is clipped at 0 (section 4.3, implementation notes). Shapes as there.
-
-    Parameters
-    ----------
-    held
-        First rows of the plan that stand for collapsed steps.
-    held_entropy : (K,), optional
-        ``sum T log T`` of what was collapsed into them, in place of that of the rows themselves.
     """
     compiled = kernels.compiled()
     if compiled is not None:
         arrays = kernels.plain(cost, distance, plan, mu, marginal, references.structure)
-        numbers = params.theta, params.epsilon, params.lam, held
-        (entropies,) = kernels.plain(np.empty(0) if held_entropy is None else held_entropy)
+        numbers = params.theta, params.epsilon, params.lam
         losses = np.empty(references.count)
-        compiled.diagnostic_loss(*arrays, *numbers, entropies, losses)
+        compiled.diagnostic_loss(*arrays, *numbers, losses)
         return losses
     quadratic = _quadratic(distance, plan, row_mass(plan), column_mass(plan), references)
-    return assembled_loss(cost, plan, mu, marginal, quadratic, params, held, held_entropy)
+    return assembled_loss(cost, plan, mu, marginal, quadratic, params)
 
 
 def assembled_loss(
@@ -152,20 +142,14 @@ def assembled_loss(
     marginal: Floats,
     quadratic: Floats,
     params: SolverParams,
-    held: int = 0,
-    held_entropy: Floats | None = None,
 ) -> Floats:
     """Put :func:`diagnostic_loss` together, given ``<G(T), T>`` (K,), which may be negative."""
     total = row_mass(plan).sum(axis=1)
     gap = np.abs(total - mu.sum()) + np.abs(total - marginal.sum(axis=1))
-    if held_entropy is None:
-        entropy = _mass_log_mass(plan)
-    else:
-        entropy = _mass_log_mass(plan[:, held:]) + held_entropy
     loss: Floats = (
         (1.0 - params.theta) * inner(cost, plan)
         + params.theta / 2.0 * np.maximum(quadratic, 0.0)
-        + params.epsilon * (entropy - total)
+        + params.epsilon * (_mass_log_mass(plan) - total)
         + params.lam * gap
     )
     return loss

@@ -70,7 +70,6 @@ def scale(
     iterations_max: int,
     tolerance: float,
     frozen: Bools | None = None,
-    held_mass: Floats | None = None,
 ) -> Scalings:
     """Iterate ``u = (mu / K v)^eta``, ``v = (nu-hat / K^T u)^eta`` on all references at once.
 
@@ -90,10 +89,6 @@ def scale(
         eta = lambda / (lambda + epsilon).
     frozen : (K,) bool, optional
         References to leave out; the scalings returned for them have no meaning.
-    held_mass : (K, M), optional
-        Column mass q of rows that are constants of the problem. The columns are then fitted by
-        ``v = (nu-hat / (K^T u + q / v))^eta``, whose fixed point is where ``T^T 1 + q`` is
-        optimal against nu-hat; it contracts, by a factor of at most eta in log v.
     """
     count = len(kernel)
     targets = mu**exponent, (marginal**exponent)[:, None, :]
@@ -103,7 +98,7 @@ def scale(
     iterations = 0
     while iterations < iterations_max and any(open_):
         ahead = min(BLIND_ITERATIONS, iterations_max - iterations)
-        us, vs = _iterate(kernel, targets, u, v, exponent, ahead, held_mass)
+        us, vs = _iterate(kernel, targets, u, v, exponent, ahead)
         changes = _changes(us, mu)
         last = 0
         for index in (index for index in range(count) if open_[index]):
@@ -123,7 +118,6 @@ def _iterate(
     v: Floats,
     exponent: float,
     iterations: int,
-    held_mass: Floats | None,
 ) -> tuple[Floats, Floats]:
     """Run a number of iterations; return u before and after each, and v after each.
 
@@ -139,10 +133,8 @@ def _iterate(
         u = us[turn + 1]
         np.matmul(v, transposed, out=u)
         _fit(u, targets[0], exponent)
-        previous, v = v, vs[turn]
+        v = vs[turn]
         np.matmul(u, kernel, out=v)
-        if held_mass is not None:
-            v += _held_share(held_mass, previous)
         _fit(v, targets[1], exponent)
     return us, vs
 
@@ -167,15 +159,6 @@ def assemble(kernel: Floats, scalings: Scalings, share: float = 1.0) -> Floats:
     plan = kernel * (share * scalings.u)[:, :, None]
     plan *= scalings.v[:, None, :]
     return plan
-
-
-def _held_share(held_mass: Floats, v: Floats) -> Floats:
-    """``q / v``; where v is 0, because nothing was wanted there, as if it were 1.
-
-    A floor instead of the 1 would hold on to such a column for many events once it is wanted.
-    """
-    share: Floats = held_mass[:, None, :] / np.where(v > 0.0, np.maximum(v, TINY), 1.0)
-    return share
 
 
 def _fit(product: Floats, target: Floats, exponent: float) -> None:

@@ -22,7 +22,7 @@ class StreamingInfo:
 
     Parameters
     ----------
-    linear_cost : (K, t + 1 - held, M)
+    linear_cost : (K, t + 1, M)
         Total cost M of the linearised problem that was solved.
     inner_iterations : int
         Scaling iterations until the last reference stopped.
@@ -48,8 +48,6 @@ def advance(
     age: Floats,
     mu: Floats,
     lookahead_weight: float | None = None,
-    held: int = 0,
-    held_entropy: Floats | None = None,
 ) -> Advance:
     """Take one event from beginning to end: frontier, :func:`step`, diagnostic loss, signals.
 
@@ -63,19 +61,15 @@ def advance(
         As for :func:`step`.
     lookahead_weight
         As for :func:`ontrack.solver.frontier.frontier`.
-    held
-        As for :func:`step`.
-    held_entropy : (K,), optional
-        As for :func:`ontrack.solver.objective.diagnostic_loss`.
 
     Raises
     ------
     ValueError
         As :func:`step` does, or if ``lookahead_weight`` is outside [0, 1].
     """
-    _check(references, coupling, cost, distance, age, mu, held)
+    _check(references, coupling, cost, distance, age, mu)
     ahead = lookahead_share(params, lookahead_weight)
-    problem = coupling, cost, distance, age, mu, ahead, held, held_entropy
+    problem = coupling, cost, distance, age, mu, ahead
     compiled = kernels.compiled()
     if compiled is not None:
         made = kernels.advance(compiled, params, references, *problem)
@@ -94,8 +88,6 @@ def _advance_by_numpy(
     age: Floats,
     mu: Floats,
     ahead: float,
-    held: int,
-    held_entropy: Floats | None,
 ) -> Advance:
     """Do it by numpy in float64; only what an open run keeps is rounded to float32."""
     known = distance
@@ -103,14 +95,14 @@ def _advance_by_numpy(
     plan, cost, distance = wide
     mask, old = frontier(column_mass(plan), references, params, ahead), plan.shape[1]
     left = carried(coupling, distance[:old, :old], references)
-    slope = gradient(*left, distance[old, :old], plan, references, held)
+    slope = gradient(*left, distance[old, :old], plan, references)
     before = Coupling(plan, coupling.u, coupling.v)
-    new, info, residual = _solve(params, before, slope, cost, age, mu, mask.marginal, held)
+    new, info, residual = _solve(params, before, slope, cost, age, mu, mask.marginal)
     stored = new.plan.astype(np.float32)
     plan = stored.astype(np.float64)
     cross, sides = structure_terms(distance, plan, references)
     product = quadratic(cross, sides, plan)
-    losses = assembled_loss(cost, plan, mu, mask.marginal, product, params, held, held_entropy)
+    losses = assembled_loss(cost, plan, mu, mask.marginal, product, params)
     rows = mask, info.linear_cost[:, -1], cost[:, -1], losses, residual
     reading = read(params, references, Coupling(plan, new.u, new.v), mu, *rows, sides)
     terms = None
@@ -131,7 +123,6 @@ def step(
     age: Floats,
     mu: Floats,
     marginal: Floats,
-    held: int = 0,
 ) -> tuple[Coupling, StreamingInfo]:
     """Extend the coupling by one event.
 
@@ -150,18 +141,13 @@ def step(
         Age weights in [0, 1] and masses >= 0 of all steps.
     marginal : (K, M)
         Frontier-masked reference masses, 0 on padding.
-    held
-        First rows of the plan that are constants: rows into which finished steps were collapsed.
-        Their mass counts in the columns and in the linearisation of the other rows. Nothing else of
-        them enters: neither cost, age, mu nor u; all stay as they are.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, ``held`` is no number of old rows, or a cost, distance or age
-        is not finite.
+        If shapes do not fit together, or a cost, distance or age is not finite.
     """
-    count, old, width = _check(references, coupling, cost, distance, age, mu, held)
+    count, old, width = _check(references, coupling, cost, distance, age, mu)
     check_shape("marginal", marginal, (count, width))
     compiled = kernels.compiled()
     if compiled is not None:
@@ -178,12 +164,11 @@ def step(
             params.inner_iterations,
             params.inner_tolerance,
             np.zeros(count, dtype=np.bool_),
-            held,
         )
         return made.coupling, _info(made.total_cost, made.iterations, made.residual, params)
     # The plan's new row is empty: it adds nothing, so the matching column of D^P is left out.
-    slope = linearise(distance[held:, :old], coupling.plan, references)
-    new, info, _ = _solve(params, coupling, slope, cost, age, mu, marginal, held)
+    slope = linearise(distance[:, :old], coupling.plan, references)
+    new, info, _ = _solve(params, coupling, slope, cost, age, mu, marginal)
     return new, info
 
 
@@ -195,32 +180,26 @@ def _solve(
     age: Floats,
     mu: Floats,
     marginal: Floats,
-    held: int,
 ) -> tuple[Coupling, StreamingInfo, Floats]:
     """Take :func:`step` by numpy, linearised already; each reference's residual beside."""
     old = coupling.plan.shape[1]
-    total_cost = linear_cost(cost[:, held:], slope, age[held:], params)
+    total_cost = linear_cost(cost, slope, age, params)
     kernel = gibbs_kernel(total_cost, params.epsilon)
-    held_plan = coupling.plan[:, :held]
     scalings = scale(
         kernel,
-        mu[held:],
+        mu,
         marginal,
-        _extended(coupling.u[:, held:]),
+        _extended(coupling.u),
         coupling.v,
         params.exponent,
         params.inner_iterations,
         params.inner_tolerance,
-        held_mass=column_mass(held_plan) if held else None,
     )
-    plan, u = assemble(kernel, scalings, params.gamma), scalings.u
-    kept = plan[:, : old - held]
-    kept += (1.0 - params.gamma) * coupling.plan[:, held:]
-    if held:
-        plan = np.concatenate([held_plan, plan], axis=1)
-        u = np.concatenate([coupling.u[:, :held], u], axis=1)
+    plan = assemble(kernel, scalings, params.gamma)
+    kept = plan[:, :old]
+    kept += (1.0 - params.gamma) * coupling.plan
     info = _info(total_cost, scalings.iterations, scalings.residual, params)
-    return Coupling(plan, u, scalings.v), info, scalings.residual
+    return Coupling(plan, scalings.u, scalings.v), info, scalings.residual
 
 
 def _check(
@@ -230,13 +209,10 @@ def _check(
     distance: Reals,
     age: Floats,
     mu: Floats,
-    held: int,
 ) -> tuple[int, int, int]:
     """Return the shape of the plan before the step."""
     old = coupling.plan.shape[1]
     steps = old + 1
-    if not 0 <= held <= old:
-        raise ValueError(f"held must lie in 0..{old}, the rows of the plan, got {held}")
     count, width = references.nu.shape
     if (
         cost.shape != (count, steps, width)

@@ -57,9 +57,8 @@ def gradient(
     distance: Floats,
     plan: Floats,
     references: ReferenceArrays,
-    held: int,
 ) -> Floats:
-    """``G`` of equation (8) at ``[T; 0]``, without the held rows, (K, t + 1 - held, M).
+    """``G`` of equation (8) at ``[T; 0]``, (K, t + 1, M).
 
     Only the new step's row is new.
 
@@ -69,11 +68,11 @@ def gradient(
         From the new step to the old ones.
     """
     old, width = plan.shape[1:]
-    made = np.empty((len(plan), old + 1 - held, width))
-    made[:, :-1] = cross[:, held:]
+    made = np.empty((len(plan), old + 1, width))
+    made[:, :-1] = cross
     made[:, -1] = np.matmul(np.matmul(distance, plan)[:, None, :], references.structure)[:, 0]
     made *= -2.0
-    made[:, :-1] += sides[:, held:old, None]
+    made[:, :-1] += sides[:, :old, None]
     made[:, -1] += np.matmul(row_mass(plan), distance * distance)[:, None]
     made += sides[:, None, old : old + width]
     return made

@@ -88,6 +88,29 @@ def watched() -> Iterator[tuple[Watched, Holder]]:
     fold.may_go_on.set()
 
 
+async def test_the_end_of_a_long_run_leaves_the_event_loop_and_its_steps_do_not(
+    watched: tuple[Watched, Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step has at most as many rows as are active; the final solve has all steps."""
+    fold, holder = watched
+    *steps, last = run_of(0)
+    for offset, step in enumerate([*steps, last]):
+        await offload.apply(fold, holder, record(step, offset))
+    known = holder.state.runs[last.run_id]
+    assert known.knowledge.references is not None
+    width = known.knowledge.references.count * known.knowledge.references.width
+    assert offload.final_cells(known, 512) == STEPS * width
+    assert offload.final_cells(known, STEPS // 2) == -(-STEPS // 4) * width
+    monkeypatch.setattr(offload, "CELLS_MAX", STEPS * width - 1)
+    monkeypatch.setattr(offload, "cells", lambda known: 0)
+    end = RunEnded.model_validate({"run_id": last.run_id, "outcome": "success"})
+    step = last.model_copy(update={"seq": STEPS})
+    assert not offload.is_long(known, holder.state, record(step, STEPS), 512)
+    await offload.apply(fold, holder, record(end, STEPS))
+    assert fold.threads[-1] is False
+    assert set(fold.threads[:-1]) == {True}
+
+
 @pytest.mark.usefixtures("all_is_long")
 async def test_a_record_folded_in_a_thread_gives_the_same_bytes() -> None:
     fold, holder = fresh()
@@ -122,9 +145,9 @@ async def test_the_bound_counts_the_row_that_the_step_will_add(rows: int, long: 
     # 10 references of 126 steps: (12 + 1) * 1,260 cells are within 16,384, (13 + 1) * 1,260 not.
     plan = np.zeros((10, rows, 126), dtype=np.float32)
     grown = replace(known, transport=replace(known.transport, plan=plan))
-    assert offload.is_long(grown, holder.state, record(second, 1)) is long
+    assert offload.is_long(grown, holder.state, record(second, 1), 512) is long
     unbegun = replace(grown, highest=-1)
-    assert not offload.is_long(unbegun, holder.state, record(second, 1))
+    assert not offload.is_long(unbegun, holder.state, record(second, 1), 512)
 
 
 @pytest.mark.usefixtures("all_is_long")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ontrack.solver.frontier import frontier
 from ontrack.solver.objective import row_leakage
 from ontrack.solver.problem import Coupling, SolverParams, empty_coupling
-from ontrack.solver.streaming import step
+from ontrack.solver.streaming import advance, step
 from tests import reference as twin
 from tests.solver.problems import (
     Problem,
@@ -84,6 +84,50 @@ def test_a_stream_agrees_with_the_slow_twin_at_every_event(
             np.testing.assert_allclose(info.linear_cost[k, :, :m], total, atol=1e-9)
             assert not coupling.plan[k, :, m:].any()
             assert not coupling.v[k, m:].any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    problem=problems(steps_max=6, size_max=5),
+    theta=st.sampled_from([0.0, 0.35, 0.8]),
+    dormant=st.sampled_from([0.0, 0.01]),
+)
+def test_whole_events_agree_with_the_slow_twin(
+    problem: Problem, theta: float, dormant: float
+) -> None:
+    """Frontier, step and loss in one call; its inputs may be read-only."""
+    # No tolerance: all iterations are taken, here and there.
+    params = SolverParams(inner_tolerance=0.0, theta=theta, dormant_weight=dormant)
+    arrays, cost, mu = problem.arrays, problem.padded_cost, problem.mu
+    coupling = empty_coupling(arrays)
+    states = [twin.State([], [], [1.0] * each.size) for each in problem.references]
+    for size in range(1, problem.steps + 1):
+        now = cost[:, :size], problem.distance_at(size), problem.ages[size - 1, :size], mu[:size]
+        done = advance(params, arrays, coupling, *map(sealed, now))
+        coupling = done.coupling
+        assert done.newest_cost.shape == arrays.nu.shape
+        known = [edge for edge in problem.edges if max(edge) < size]
+        for k, reference in enumerate(problem.references):
+            m = reference.size
+            mask = twin.frontier(
+                twin.column_sums(states[k].plan, m),
+                reference,
+                params.kappa,
+                params.lookahead_weight,
+                params.dormant_weight,
+            )
+            given_ = cost[k, :size, :m].tolist(), twin.distance_matrix(size, known)
+            age, masses = now[2].tolist(), now[3].tolist()
+            rest = age, masses, mask.marginal
+            states[k], _ = twin.streaming_step(params, reference, states[k], *given_, *rest)
+            plan = states[k].plan
+            # The plan is stored in float32, and the compiled kernel works in it.
+            np.testing.assert_allclose(coupling.plan[k, :, :m], plan, atol=1e-6)
+            np.testing.assert_allclose(coupling.u[k], states[k].u, rtol=1e-4)
+            np.testing.assert_allclose(coupling.v[k, :m], states[k].v, rtol=1e-4)
+            loss = twin.diagnostic_loss(*given_, plan, masses, mask.marginal, reference, params)
+            assert done.losses[k] == pytest.approx(loss, abs=1e-6)
+            assert not coupling.plan[k, :, m:].any()
 
 
 @settings(max_examples=30, deadline=None)

@@ -27,7 +27,6 @@ def event(problem: Problem, params: SolverParams, before: Coupling, size: int) -
         problem.distance_at(size).astype(np.float32),
         problem.ages[size - 1, :size],
         problem.mu[:size],
-        held=max(0, size - 5),
     )
 
 
