@@ -22,7 +22,8 @@ LEAVES_MAX = 512
 VALUE_CHARACTERS_MAX = 4096
 """Characters of one value that are looked at."""
 
-_MASKED = frozenset({KeyKind.FREE_TEXT, KeyKind.OTHER})
+_VOLATILE, _AMBIGUOUS, _IDENTITY = KeyKind.VOLATILE, KeyKind.AMBIGUOUS, KeyKind.IDENTITY
+_MASKED = (KeyKind.FREE_TEXT, KeyKind.OTHER)  # no set: the hash of an enumeration is slow
 
 
 class Leaves(NamedTuple):
@@ -55,11 +56,11 @@ def leaves(args: Mapping[str, Any]) -> Leaves:
     found: dict[str, set[bytes]] = {}
     texts: set[str] = set()
     kinds = {name: key_kind(name) for name in args}
-    is_named = KeyKind.IDENTITY in kinds.values()
+    is_named = _IDENTITY in kinds.values()
     left = LEAVES_MAX
     for name, value in args.items():
         kind = kinds[name]
-        if kind is KeyKind.VOLATILE or (kind is KeyKind.AMBIGUOUS and is_named):
+        if kind is _VOLATILE or (kind is _AMBIGUOUS and is_named):
             continue
         left = _collect(joined("", name), value, kind in _MASKED, found, texts, left)
     return Leaves({path: frozenset(values) for path, values in found.items()}, frozenset(texts))
@@ -107,7 +108,7 @@ def _collect(
     if kind is dict:
         for name, child in value.items():
             below = key_kind(name)
-            if below is not KeyKind.VOLATILE:
+            if below is not _VOLATILE:
                 left = _collect(joined(path, name), child, below in _MASKED, found, texts, left)
         return left
     if kind is list:

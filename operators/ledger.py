@@ -97,7 +97,9 @@ def step(
     """
     entries, full = state.entries, state.full
     edges: list[tuple[int, int]] = []
-    here = (seq, node)
+    # One object for what many ids share: in a long run they are most of what it keeps.
+    here = (seq, seq if seq == node else node)
+    products, mentions = Entry(here, here), Entry(here, None)
     waiting_here = (here,)
     for artifact in artifacts.consumed:
         key = _key(artifact)
@@ -122,7 +124,10 @@ def step(
         if entry is None and len(entries) >= params.artifacts_max:
             full = True
             continue
-        updated, late = _enter(entry or Entry(None, None), here, is_product)
+        if entry is None:
+            entries = entries.insert(key, products if is_product else mentions)
+            continue
+        updated, late = _enter(entry, here, is_product)
         edges.extend((node, waiting[1]) for waiting in late)
         if updated != entry:
             entries = entries.insert(key, updated)

@@ -196,22 +196,26 @@ def step(
     absent = [(p, node) for p in declared_parents if known[p] is None and p < seq]
     arrived = [(node, child) for parent, child in state.waiting if parent == seq]
     waiting = [item for item in (*state.waiting, *absent) if item[0] != seq]
-    wanted = list(dict.fromkeys([*here, *arrived, *edges]))
-    grown = replace(state, seqs=(*state.seqs, seq), parents=(*state.parents, ()))
-    forward = [edge for edge in wanted if grown.seq_of(edge[0]) < grown.seq_of(edge[1])]
-    backward = [edge for edge in wanted if grown.seq_of(edge[0]) >= grown.seq_of(edge[1])]
+    forward: list[Edge] = []
+    backward: list[Edge] = []
+    for edge in dict.fromkeys([*here, *arrived, *edges]):
+        source, target = (seq if end == node else state.seq_of(end) for end in edge)
+        (forward if source < target else backward).append(edge)
     impossible = [(node, node) for p in declared_parents if p >= seq and known[p] is None]
-    rows = [(grown.row_of(source), grown.row_of(target)) for source, target in forward]
+    rows = [(state.row_of(source), state.row_of(target)) for source, target in forward]
     hops, changed = _grow(state.hops, rows)
-    sources = tuple(dict.fromkeys(source for source, _ in forward))
-    parents, settled_edges = _entered(grown, forward)
-    new_state = replace(
-        grown,
+    sources = tuple(dict.fromkeys([source for source, _ in forward]))
+    parents, settled_edges = _entered(state, forward)
+    # By the constructor: dataclasses.replace takes four times as long.
+    new_state = PrefixState(
+        seqs=(*state.seqs, seq),
         parents=parents,
         hops=hops,
         consumed=_marked(state, sources),
         waiting=tuple(waiting[-params.waiting_max :]),
         latest=tuple(forward),
+        starts=state.starts,
+        settled_seqs=state.settled_seqs,
         settled_edges=settled_edges,
     )
     retroactive = tuple(edge for edge in forward if edge[1] != node)
@@ -235,12 +239,17 @@ def _grow(hops: Hops, edges: list[Edge]) -> tuple[Hops, tuple[int, ...]]:
 def _entered(
     state: PrefixState, edges: list[Edge]
 ) -> tuple[tuple[tuple[int, ...], ...], npt.NDArray[np.int32]]:
-    """Return the parents of active nodes, and the edges of settled ones, with new edges in them."""
-    first, parents = state.first, list(state.parents)
-    late = [edge for edge in edges if edge[1] < first]
+    """Return the parents of active nodes and of the new one, and the edges of settled nodes.
+
+    Both with the new edges in them.
+    """
+    first, parents = state.first, [*state.parents, ()]
+    late: list[Edge] = []
     for source, target in edges:
         if target >= first:
             parents[target - first] = (*parents[target - first], source)
+        else:
+            late.append((source, target))
     if not late:
         return tuple(parents), state.settled_edges
     return tuple(parents), np.concatenate([state.settled_edges, np.array(late, np.int32)])
@@ -260,12 +269,13 @@ def age_weights(params: PrefixParams, state: PrefixState) -> npt.NDArray[np.floa
     0 for the newest node, a linear ramp over ``age_horizon`` events, 1 once an artifact of the
     node has been consumed; 1 for super-nodes.
     """
-    active, shared = len(state.seqs), len(state.starts)
-    weights = np.ones(shared + active)
-    weights[shared:] = np.minimum(1.0, np.arange(active - 1, -1, -1) / params.age_horizon)
-    for place in range(max(0, active - params.age_horizon), active):
-        if state.consumed >> place & 1:
-            weights[shared + place] = 1.0
+    active, horizon = len(state.seqs), params.age_horizon
+    weights = np.ones(len(state.starts) + active)
+    latest = max(0, active - horizon)
+    consumed = state.consumed >> latest  # of the nodes on the ramp alone: the set may be long
+    for age in range(active - latest):
+        if not consumed >> active - latest - 1 - age & 1:
+            weights[-1 - age] = age / horizon
     return weights
 
 

@@ -45,7 +45,7 @@ from ontrack.operators.report import (
 )
 from ontrack.operators.report import verdict as verdict_record
 from ontrack.operators.sensing import Sensed, sense
-from ontrack.operators.state import RunState
+from ontrack.operators.state import RunState, changed
 from ontrack.operators.vectors import StepVectors
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, Event, Proposal, RunEnded, RunStarted, Step
@@ -141,7 +141,7 @@ def step(
             profile.abort, state.abort, seq, judged.output.severity >= 3
         )
     all_flags = _flags(flags, admission, state, sensed, judged, withdrawn)
-    new_state = replace(
+    new_state = changed(
         state,
         **moved._asdict(),
         seen=state.seen.insert(seq, admission.digest),

@@ -6,7 +6,7 @@ The only operator in which events become arrays. Everything numeric is done by t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -318,14 +318,17 @@ def step_with(
     gap = alignment.leakage > params.leak_threshold and bool(
         alignment.cost[-1].min() < params.near_cost
     )
-    new_state = replace(
-        state,
-        plan=done.coupling.plan,
-        u=done.coupling.u,
-        v=done.coupling.v,
-        terms=done.coupling.terms,
+    coupling = done.coupling
+    new_state = TransportState(
+        plan=coupling.plan,
+        u=coupling.u,
+        v=coupling.v,
         cost=costs,
         gap_streak=state.gap_streak + 1 if gap else 0,
+        shared=state.shared,
+        settled=state.settled,
+        candidates=state.candidates,
+        terms=coupling.terms,
     )
     return new_state, alignment
 

@@ -219,11 +219,12 @@ class CachedEncoder:
         """Return the encoder's vectors (n, d), read-only."""
         keys = [blake2b(t.encode("utf-8", "surrogatepass"), digest_size=16).digest() for t in texts]
         with self._lock:
-            missing = {k: t for k, t in zip(keys, texts, strict=True) if k not in self._kept}
+            kept = self._kept
             # Rows of this call stay at hand even where the call alone is larger than the cache.
-            here = {key: self._kept[key] for key in keys if key not in missing}
+            here = {key: row for key in keys if (row := kept.get(key)) is not None}
             for key in here:
-                self._kept.move_to_end(key)
+                kept.move_to_end(key)
+            missing = {k: t for k, t in zip(keys, texts, strict=True) if k not in here}
             self.misses += len(missing)
             self.hits += len(texts) - len(missing)
         if missing:

@@ -157,3 +157,14 @@ def test_real_steps_in_order_give_the_edges_of_the_definition(run: strategies.Ru
         Entered(step.seq or 0, extract(ArtifactParams(), step, None)) for step in run.arrivals
     ]
     assert fold(arrived)[1][-1] == oracle.artifact_edges(arrived)
+
+
+def test_ids_that_are_new_in_one_step_share_one_entry() -> None:
+    """Entries are most of what a long run keeps."""
+    state = fold([entered(3, produced="ab", mentioned="cd")])[0]
+    for pair in ("ab", "cd"):
+        one, other = (state.entry(name) for name in pair)
+        assert one is not None
+        assert one is other
+    assert state.producer("a") == 3
+    assert state.producer("c") is None
