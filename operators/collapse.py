@@ -87,6 +87,7 @@ def _transport(
             new_told[:, row], u[:, row] = _price(
                 solver,
                 references,
+                state.u[:, span],
                 state.v,
                 plan,
                 told,
@@ -127,6 +128,7 @@ def _transport(
 def _price(
     solver: SolverParams,
     references: ReferenceSet,
+    scalings: Float,
     prices: Float,
     old_plan: Float,
     told: Float,
@@ -141,7 +143,9 @@ def _price(
 
     A row ``u K v`` with ``u = (mu / K v)^eta`` and the mass R has ``u = (mu / R)^(lambda /
     epsilon)``; K, and so the total cost, follow from its plan. What the structure contributes is
-    taken off it. No column is cheaper or dearer than the steps could make it.
+    taken off it. No column is cheaper or dearer than the steps could make it. A column without a
+    price is closed, and its empty plan tells nothing: there K follows from the kernels of the steps
+    and their scalings, (K, r).
     """
     arrays, theta, epsilon = references.arrays, solver.theta, solver.epsilon
     own = told[:, span]
@@ -156,12 +160,20 @@ def _price(
     scaling = np.clip(scaling, -_SCALING_MAX, _SCALING_MAX)
     kernel = np.log(np.maximum(plan[:, row], _NO_MASS)) - scaling[:, None]
     kernel -= np.log(np.maximum(prices, _NO_MASS))
+    closed = prices <= 0.0
+    if closed.any():
+        each = np.log(np.maximum(scalings, _NO_MASS))[:, :, None] - dear / epsilon
+        together = np.logaddexp.reduce(each, axis=1) - scaling[:, None]
+        kernel[closed] = together[closed]
     steps = masses[row] * arrays.mean_size
     lowest = dear.min(axis=1) - epsilon * np.log(_CHEAPER_MAX * steps)
     total = np.clip(-epsilon * kernel, lowest, dear.max(axis=1))
     total = np.where(arrays.valid, total, dear.mean(axis=1))
     cost: Float = (total - theta * np.maximum(structural, 0.0)) / (1.0 - theta)
-    return cost, np.exp(scaling)
+    # The structure may cost less later on, by a late edge or as mass moves: whatever it costs then,
+    # the row must not be paid for taking ever more mass.
+    floor = -epsilon * np.log(_CHEAPER_MAX * steps) / (1.0 - theta)
+    return np.maximum(cost, floor), np.exp(scaling)
 
 
 def _mean_cost(cost: Floats32, plan: Floats32) -> Floats32:

@@ -180,7 +180,8 @@ def _begun(solver: SolverParams, references: ReferenceSet, state: TransportState
         objective.column_mass(plan),
     )
     pool = Candidates(tuple(range(count)), from_plan, np.zeros(count), np.zeros(count))
-    return replace(state, candidates=pool)
+    # What was carried over is of all, and would be kept, unused, to the end of the run.
+    return replace(state, candidates=pool, terms=None)
 
 
 def _take(

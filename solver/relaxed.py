@@ -159,7 +159,8 @@ def joined(
     """Return the state with rows joined: sums of masses, and of the first ``merged`` one kernel.
 
     That kernel keeps the row's plan at the present v: ``K = T / (u v)``, and a row of the mass R
-    has ``u = (mu / R)^(lambda / epsilon)``.
+    has ``u = (mu / R)^(lambda / epsilon)``. Of a column that is closed, v = 0, the sum of the old
+    rows' ``u K`` is taken, which is what T / v would be.
 
     Parameters
     ----------
@@ -177,8 +178,13 @@ def joined(
     log_u = np.clip(log_u * (params.lam / params.epsilon), _LOWEST, -_LOWEST)
     exponents = np.log(np.maximum(sums, _SMALLEST)) - log_u[:, :, None]
     exponents -= np.log(np.maximum(state.v, _SMALLEST))[:, None]
+    closed = np.broadcast_to((state.v <= 0.0)[:, None], exponents.shape)
+    if closed.any():
+        own = np.add.reduceat(state.u[:, :, None] * state.kernel, begins, axis=1)[:, :merged]
+        alone = np.log(np.maximum(own, _SMALLEST)) - log_u[:, :, None]
+        exponents[closed] = np.where(own > 0.0, alone, -np.inf)[closed]
     new = np.exp(np.clip(exponents, _LOWEST, _HIGHEST))
-    new[np.broadcast_to((state.v <= 0.0)[:, None], new.shape)] = 0.0
+    new[exponents == -np.inf] = 0.0  # padding
     kernel[:, :merged], u[:, :merged] = new, np.exp(log_u)
     return Relaxed(kernel, u, state.v, rows, state.columns)
 

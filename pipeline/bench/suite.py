@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Final
 
 from ontrack.pipeline.bench.row import LeftOut, Row
+from ontrack.topics.errors import OnTrackError
 
 Outcome = Row | LeftOut
 Clock = Callable[[], float]
@@ -70,5 +71,6 @@ def run(
         tell(f"{part.bench}: {own:.0f} s")
         try:
             yield from part.measure(own)
-        except Unavailable as error:
+        except (Unavailable, OnTrackError) as error:
+            # What was measured before, and what comes after, must not be lost with it.
             yield LeftOut(part.bench, part.bench, str(error))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle
 from math import isqrt
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ontrack.pipeline.bench.aims import LONGEST
 from ontrack.pipeline.bench.clock import Contestant, Figure, measure
@@ -155,11 +154,12 @@ def _distance(seconds: float) -> list[Outcome]:
 
 def _hooks(settings: Settings, seconds: float) -> list[Outcome]:
     from ontrack.pipeline.bench.hooks import figures, measure
+    from ontrack.pipeline.bench.runner import run
 
     # A quarter as long again goes to the page that does nothing.
     flowing = max(MEASURED_S_MIN, (seconds - HOOKS_START_S) / 1.25)
     try:
-        times = _run(measure(settings, HOOKS_RATE, flowing))
+        times = run(measure(settings, HOOKS_RATE, flowing))
     except (BrokerUnavailable, OSError) as error:
         raise Unavailable(f"the daemon does not answer: {error}") from error
     return [Row.of("hooks", each) for each in figures(times, HOOKS_RATE)]
@@ -169,12 +169,15 @@ def _pipeline(settings: Settings, note: Callable[[str], None], seconds: float) -
     reason = _unreachable(settings.broker)
     if reason is not None:
         raise Unavailable(reason)
+    from aiokafka.errors import KafkaError
+
     from ontrack.pipeline.bench.pipeline import measure
+    from ontrack.pipeline.bench.runner import run
 
     try:
-        figures = _run(measure(settings, pipeline_plan(seconds), note))
-    except BrokerUnavailable as error:
-        raise Unavailable(str(error)) from error
+        figures = run(measure(settings, pipeline_plan(seconds), note))
+    except (BrokerUnavailable, KafkaError) as error:
+        raise Unavailable(f"{type(error).__name__}: {error}") from error
     return [Row.of("pipeline", each) for each in figures]
 
 
@@ -208,13 +211,6 @@ def _unreachable(broker: str) -> str | None:
         else:
             return None
     return f"no broker at {broker} ({problem}): make kafka, or --broker HOST:PORT"
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
 
 
 def _timed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -299,21 +298,20 @@ def pipeline(
 ) -> None:
     """Measure a real worker on a broker, beside a bare loop and the embedded driver.
 
-    Topics and group are the command's own and deleted at the end; yours are not touched.
+    Topics and group are the command's own, yours are not touched. At the end topics are deleted;
+    the empty group goes at the broker's next clean-up.
     """
     one_blas_thread()
-    import uvloop
-
     from ontrack.pipeline.bench.pipeline import Plan, measure
+    from ontrack.pipeline.bench.runner import run
     from ontrack.pipeline.log import set_up_logging
     from ontrack.pipeline.settings import load_settings
 
     settings = load_settings(broker=broker)
     set_up_logging("warning", settings.log_json)
     plan = Plan(events, seconds, gate_rate, questions)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(measure(settings, plan, _note))
-    machine = machine_facts() | {"profile": settings.profile, "encoder": settings.encoder}
+    figures = run(measure(settings, plan, _note))
+    machine = machine_facts() | settings.model_dump(include={"profile", "encoder", "runtime"})
     if as_json:
         click.echo(json.dumps({"type": "machine"} | machine))
         for figure in figures:
@@ -345,17 +343,15 @@ def hooks(as_json: bool, rate: float, seconds: float) -> None:
     that had to wait behind it.
     """
     one_blas_thread()
-    import uvloop
-
     from ontrack.pipeline.bench.hooks import figures, measure
+    from ontrack.pipeline.bench.runner import run
     from ontrack.pipeline.log import set_up_logging
     from ontrack.pipeline.settings import load_settings
 
     settings = load_settings()
     set_up_logging("warning", settings.log_json)
     _note(f"{rate:g} requests/s for {seconds:g} s …")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        times = runner.run(measure(settings, rate, seconds))
+    times = run(measure(settings, rate, seconds))
     machine = machine_facts() | {"profile": settings.profile, "encoder": settings.encoder}
     if as_json:
         click.echo(json.dumps({"type": "machine"} | machine))
@@ -383,12 +379,13 @@ def recovery(broker: str | None, as_json: bool, runs: int, steps: int) -> None:
     """
     one_blas_thread()
     from ontrack.pipeline.bench.recovery import measure
+    from ontrack.pipeline.bench.runner import run
     from ontrack.pipeline.log import set_up_logging
     from ontrack.pipeline.settings import load_settings
 
     settings = load_settings(broker=broker)
     set_up_logging("warning", settings.log_json)
-    for found in asyncio.run(measure(settings, runs, steps, _note)):
+    for found in run(measure(settings, runs, steps, _note)):
         _say("recovery", {"runs": runs, "steps": steps} | asdict(found), as_json)
 
 

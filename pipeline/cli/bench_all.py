@@ -33,7 +33,7 @@ def run_all(
 
     settings = load_settings(broker=broker)
     set_up_logging("warning", settings.log_json)
-    machine = machine_facts() | {"profile": settings.profile, "encoder": settings.encoder}
+    machine = machine_facts() | settings.model_dump(include={"profile", "encoder", "runtime"})
     show(parts(settings, corpora, _note), seconds or TOTAL_S, machine | circumstances(), as_json)
 
 

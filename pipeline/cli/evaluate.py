@@ -427,11 +427,11 @@ def horizon(runs: int, shortest: int, generated: int, steps: int, **options: Any
 
 
 @_options("candidates")
-@_runs_option(20, "Runs a corpus, evenly spread over it.")
+@_runs_option(5, "Runs a corpus, evenly spread over it.")
 @click.option(
     "--campaign-tasks",
     type=click.IntRange(min=0),
-    default=10,
+    default=3,
     show_default=True,
     metavar="N",
     help="Random tasks of the controlled campaign, seven runs each.",
@@ -440,10 +440,11 @@ def horizon(runs: int, shortest: int, generated: int, steps: int, **options: Any
     "--candidates",
     "counts",
     callback=_lengths,
-    default="10,20,50",
+    default="30,50",
     show_default=True,
     metavar="K,…",
-    help="Numbers of references; those of other tasks fill up what a run's own task lacks.",
+    help="Numbers of references; those of other tasks fill up what a run's own task lacks. "
+    "Up to 24 all are aligned, so that there is nothing to compare.",
 )
 def candidates(runs: int, campaign_tasks: int, counts: tuple[int, ...], **options: Any) -> None:
     """Is the best of many references found although only some are aligned, and what is saved?

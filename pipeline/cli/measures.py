@@ -4,27 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from ontrack.pipeline.terminal import printable
 
 if TYPE_CHECKING:
     from ontrack.pipeline.evaluation.measures import Measure
 
+LINE_S = 10.0  # at least so long between two lines of progress, where there is no terminal
 NOTES_SHOWN = ("warned_at", "loop_at", "by_step", "steps")
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on stderr, where that is a terminal."""
+    """Show a bar on stderr; where that is no terminal, a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(what, total)
+        return
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
+
+
+def _lines(what: str, total: int) -> Callable[[], None]:
+    """Say how far it is, now and then: what takes minutes without a word looks hung."""
+    done, told_s = 0, monotonic()
+
+    def advance() -> None:
+        nonlocal done, told_s
+        done += 1
+        if monotonic() - told_s >= LINE_S:
+            told_s = monotonic()
+            click.echo(f"{what}: {done:,} of {total:,}", err=True)
+
+    return advance
 
 
 def show_table(title: str, measures: Sequence[Measure]) -> None:

@@ -18,6 +18,8 @@ from ontrack.pipeline.record import Record
 _log = structlog.get_logger(__name__)
 
 QUEUE_RECORDS_MAX = 4096
+QUEUE_BYTES_MAX = 16 * 1_048_576
+"""Of the queued records' values: 4096 events of the size that one may have would be 4 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Lane:
         after: Lane | None,
     ) -> None:
         self._queue: deque[Delivery] = deque()
+        self._bytes = 0  # of the values in the queue
         self._news = asyncio.Event()
         self._space = asyncio.Event()
         self._space.set()
@@ -70,8 +73,9 @@ class Lane:
         """Queue deliveries at once, however full it is; whoever delivers waits for room later."""
         if self._open and deliveries:
             self._queue.extend(deliveries)
+            self._bytes += sum(len(delivery.record.value) for delivery in deliveries)
             self._news.set()
-            if len(self._queue) >= QUEUE_RECORDS_MAX:
+            if self._is_full:
                 self._space.clear()
 
     async def room(self) -> None:
@@ -82,6 +86,7 @@ class Lane:
         """Let the batch in hand finish and drop what is queued: it is delivered again."""
         self._open = False
         self._queue.clear()
+        self._bytes = 0
         self._news.set()
         self._space.set()
 
@@ -120,6 +125,11 @@ class Lane:
             if self._open:
                 await self._news.wait()
         batch = [queue.popleft() for _ in range(min(len(queue), self._batch_max))]
-        if len(queue) < QUEUE_RECORDS_MAX:
+        self._bytes -= sum(len(delivery.record.value) for delivery in batch)
+        if not self._is_full:
             self._space.set()
         return batch
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._queue) >= QUEUE_RECORDS_MAX or self._bytes >= QUEUE_BYTES_MAX

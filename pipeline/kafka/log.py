@@ -24,6 +24,9 @@ SOURCE_HEADER = "ontrack_source"
 ANSWERED_HEADER = "ontrack_answered"
 MORE_HEADER = "ontrack_more"
 LOG_APPEND_TIME = 1
+READ_RECORDS_MAX = 8000
+READ_BYTES_MAX = 16 * 1_048_576
+"""Of the values of one batch: sixteen fetches could be 128 MiB, of each recovering partition."""
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -91,12 +94,15 @@ class LogReader:
                 first = (await patiently(partial(consumer.beginning_offsets, [tp])))[tp]
                 consumer.seek(tp, max(position, first))
                 batch: list[ConsumerRecord] = []
+                size = 0
                 # A few batches before somebody else's turn: re-assigning throws the prefetch away.
                 for _ in range(16):
                     fetched = await consumer.getmany(tp, timeout_ms=1000, max_records=2000)
-                    batch.extend(fetched.get(tp, ()))
+                    messages = fetched.get(tp, ())
+                    batch.extend(messages)
+                    size += sum(len(message.value or b"") for message in messages)
                     position = await consumer.position(tp)
-                    if position >= stop or len(batch) >= 8000:
+                    if position >= stop or len(batch) >= READ_RECORDS_MAX or size >= READ_BYTES_MAX:
                         break
             kept = [message for message in batch if message.offset < stop]
             if kept:

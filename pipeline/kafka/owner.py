@@ -224,7 +224,13 @@ class PartitionOwner:
             await self._in_order(self.watermark, records, self._advance)
 
     async def save(self) -> None:
-        """Write a checkpoint, so that a successor need not fold the whole log."""
+        """Write a checkpoint, so that a successor need not fold the whole log.
+
+        While the log is still being folded there is none to write; a rebalance must not wait for
+        that to end.
+        """
+        if not self.ready:
+            return
         async with self._turn:
             if self._owned and self.ready:
                 await self._checkpoints.write(self.state, self.watermark.next_offset)

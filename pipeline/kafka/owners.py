@@ -69,6 +69,7 @@ class OwnerDirectory:
         self._urls: dict[int, str] = {}
         self._confirmed: set[int] = set()
         self._lost: set[int] = set()
+        self._has_namesake = False
         self._following: asyncio.Task[None] | None = None
         self._writing: set[asyncio.Task[None]] = set()
 
@@ -127,6 +128,19 @@ class OwnerDirectory:
             self._lost.discard(item.partition)
         elif item.partition in self._confirmed:
             self._lost.add(item.partition)
+            if item.instance is not None and item.instance == self._settings.instance:
+                self._tell_of_namesake(item)
+
+    def _tell_of_namesake(self, item: Claim) -> None:
+        """Say that another worker has our instance, once: Kafka lets in whoever came last.
+
+        Each throws the other out within a second, so that neither gets ready; Kafka's client says
+        no more than that it was not recognized.
+        """
+        if not self._has_namesake:
+            self._has_namesake = True
+            detail = "two workers that run have one instance, and throw each other out: rename one"
+            _log.error("instance_used_twice", instance=item.instance, other=item.url, detail=detail)
 
     async def _write(self, claims: list[Claim]) -> None:
         name = self._topics.owners.name

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.operators import collapse, finishing, prefix, snapshot
+from ontrack.operators import collapse, finishing, prefix, snapshot, transport
 from ontrack.operators.prefix import PrefixParams, PrefixState
 from ontrack.operators.profiles import Profile, paper
 from ontrack.operators.state import RunState
@@ -274,3 +274,50 @@ def test_without_references_the_graph_is_bounded_too() -> None:
     assert monitored.state.transport is None
     assert len(monitored.state.prefix.hops) <= 9
     assert monitored.state.prefix.size == 40
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_dependencies_on_steps_long_ago_do_not_pay_a_row_for_taking_mass(late: bool) -> None:
+    """Structure that gets cheaper after rows were joined once let their mass grow to infinity."""
+    monitored = lab(PrefixParams(active_max=4, chunk=2, merged_max=3))
+    references, transported = monitored.state.knowledge.references, monitored.profile.transport
+    assert references is not None
+    graph_params, rng = PrefixParams(active_max=4, chunk=2, merged_max=3), np.random.default_rng(1)
+    graph, found = PrefixState(), transport.start(references)
+    for seq in range(400):
+        graph, moved = collapse.step(graph_params, transported.solver, references, graph, found, 3)
+        assert moved is not None
+        parents = tuple(int(seq - back) for back in rng.integers(0, 100, 2) if back <= seq)
+        known = tuple((int(a), int(b)) for a, b in rng.integers(0, seq + 1, (1, 2)))
+        graph, _ = prefix.step(graph_params, graph, seq, parents, known if late else ())
+        row = rng.random((2, references.width)) * 0.9
+        row[:, seq % references.width] *= 0.1
+        age = prefix.age_weights(graph_params, graph)
+        found, said = transport.step(
+            transported, references, moved, graph.hops, age, row.astype(np.float32)
+        )
+        assert np.isfinite(said.losses).all()
+        # All steps together have the mass (seq + 1) / m-bar; demand may draw some more.
+        assert found.plan.sum(axis=(1, 2)).max() <= 2.0 * (seq + 1) / references.arrays.mean_size
+
+
+def test_nodes_that_were_closed_while_steps_were_joined_open_at_their_price() -> None:
+    """Without any mass beyond the frontier there is no price to read costs off there."""
+    found = []
+    for limits in (UNBOUNDED, PrefixParams(active_max=8, chunk=4, merged_max=4)):
+        monitored = lab(limits, references=1)
+        references, params = monitored.state.knowledge.references, monitored.profile.transport
+        assert references is not None
+        params = replace(params, solver=replace(params.solver, dormant_weight=0.0))
+        graph, aligned, covered = PrefixState(), transport.start(references), []
+        for seq in range(48):
+            graph, moved = collapse.step(limits, params.solver, references, graph, aligned, 3)
+            assert moved is not None
+            graph, _ = prefix.step(limits, graph, seq, (seq - 1,) if seq else (), ())
+            row = np.full((1, 6), 0.9, np.float32)
+            row[:, seq // 8] = 0.05
+            age = prefix.age_weights(limits, graph)
+            aligned, said = transport.step(params, references, moved, graph.hops, age, row)
+            covered.append(said.coverage)
+        found.append(covered)
+    assert found[1] == pytest.approx(found[0], abs=0.02)

@@ -14,6 +14,7 @@ from ontrack.operators import pooling, run, snapshot
 from ontrack.operators.candidates import CandidateParams
 from ontrack.operators.prefix import PrefixParams
 from ontrack.operators.profiles import Profile, paper
+from ontrack.solver import kernels
 from ontrack.topics.events import Step
 from ontrack.topics.knowledge import Reference
 from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
@@ -209,3 +210,21 @@ def test_who_returns_to_another_way_is_found_there() -> None:
     assert found[0][-1] == "six-11"
     assert found[1][-3:] == found[0][-3:]
     assert run.end(profile(FEW), monitored.state, run.RunEnded(run_id="r")).best_reference
+
+
+@pytest.mark.parametrize("kernel", ["numpy", "numba"])
+def test_a_run_that_begins_to_choose_drops_what_it_carried_over_of_all(
+    kernel: kernels.Choice,
+) -> None:
+    chosen = kernels.use(kernel)
+    try:
+        # One step of 12 references of at most 7 nodes fits; two do not.
+        monitored = lab(CandidateParams(all_max=4, aligned_min=3, cells=12 * 7))
+        monitored.feed(*clean())
+    finally:
+        kernels.use("numpy")
+    transported = monitored.state.transport
+    assert chosen == kernel
+    assert transported is not None
+    assert transported.candidates is not None
+    assert transported.terms is None

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from aiokafka.errors import TopicAuthorizationFailedError
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from rpds import HashTrieMap
 
-from ontrack.pipeline.bench import aims, machine, suite, suite_parts
+from ontrack.pipeline.bench import aims, machine, pipeline, suite, suite_parts
 from ontrack.pipeline.bench.clock import Contestant
 from ontrack.pipeline.bench.deepsize import MAP_ENTRY_BYTES, deep_size
 from ontrack.pipeline.bench.horizon import LongRun, contestants, label
@@ -24,6 +25,7 @@ from ontrack.pipeline.blas import THREAD_VARIABLES
 from ontrack.pipeline.cli import bench_all
 from ontrack.pipeline.cli.bench import command
 from ontrack.pipeline.settings import load_settings
+from ontrack.topics.errors import InvalidInput
 
 NAMES = ["pipeline", "step", "horizon", "vital", "distance", "hooks"]
 
@@ -55,6 +57,36 @@ def clock() -> FakeClock:
     made = FakeClock()
     made.given = []
     return made
+
+
+def test_a_part_that_fails_takes_no_other_with_it(clock: FakeClock) -> None:
+    def fails(_seconds: float) -> Sequence:
+        raise InvalidInput("no run has a step")
+
+    row = Row("last", "one", "small", 1.0)
+    parts = [Part("first", 1, fails), Part("last", 1, clock.taking(1.0, row))]
+    left_out = LeftOut("first", "first", "no run has a step")
+    assert list(suite.run(parts, 60.0, clock=clock)) == [left_out, row]
+
+
+def test_a_broker_that_refuses_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_given: object) -> list[object]:
+        raise TopicAuthorizationFailedError("bench.events")
+
+    monkeypatch.setattr(suite_parts, "_unreachable", lambda _broker: None)
+    monkeypatch.setattr(pipeline, "measure", refused)
+    with pytest.raises(Unavailable, match="TopicAuthorizationFailedError"):
+        suite_parts._pipeline(load_settings(encoder="hashing"), print, 30.0)
+
+
+def test_the_facts_say_which_runtime_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        bench_all, "show", lambda _parts, _seconds, facts, _json: shown.append(facts)
+    )
+    monkeypatch.setenv("ONTRACK_RUNTIME", "aiokafka")
+    bench_all.run_all("127.0.0.1:1", (), 1.0, True)
+    assert shown[0]["runtime"] == "aiokafka"
 
 
 # ------------------------------------------------------------------ the budget

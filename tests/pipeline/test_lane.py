@@ -78,6 +78,25 @@ async def test_whoever_delivers_waits_for_room_and_no_longer(monkeypatch: object
     await lane.finished()
 
 
+async def test_few_large_records_fill_a_lane_as_well() -> None:
+    """Counted by records alone, events of 1 MiB would be 4 GiB a partition."""
+    handler = Handler()
+    handler.go.clear()
+    lane = handler.lane(batch_max=1)
+    large = Record(bytes(lanes.QUEUE_BYTES_MAX // 2), b"k", "events", 0, 0)
+    lane.offer([Delivery(large)] * 2)
+    waiting = asyncio.create_task(lane.room())
+    await turns()
+    assert not waiting.done()
+    handler.go.set()
+    await asyncio.wait_for(waiting, 5)
+    await turns()
+    assert [len(batch) for batch in handler.batches] == [1, 1]
+    await asyncio.wait_for(lane.room(), 5)
+    lane.close()
+    await lane.finished()
+
+
 async def test_a_lane_that_is_closed_finishes_its_batch_drops_the_rest_and_holds_nobody_up() -> (
     None
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,3 +83,38 @@ async def test_a_connection_that_is_refused_for_good_is_not_tried_again(
     monkeypatch.setattr(log, "start_consumer", start)
     with pytest.raises(BrokerUnavailable):
         await LogReader(Settings(encoder="hashing")).bounds("e", 0)
+
+
+class FakeLog(FakeConsumer):
+    """A log of messages of so many bytes, of which a fetch brings two."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__()
+        self.count, self.size, self.at = count, size, 0
+
+    def assign(self, _partitions: list[Any]) -> None: ...
+
+    def seek(self, _place: Any, offset: int) -> None:
+        self.at = offset
+
+    async def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0)
+
+    async def getmany(self, place: Any, **_more: Any) -> dict[Any, list[Any]]:
+        numbers = range(self.at, min(self.count, self.at + 2))
+        self.at = numbers.stop
+        return {place: [SimpleNamespace(offset=n, value=bytes(self.size)) for n in numbers]}
+
+    async def position(self, _place: Any) -> int:
+        return self.at
+
+
+@pytest.mark.parametrize(("size", "batches"), [(10, [12]), (100, [4, 4, 4])])
+async def test_a_batch_is_bounded_in_bytes(
+    size: int, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "READ_BYTES_MAX", 400)
+    reader = reader_of(FakeLog(12, size))
+    found = [batch async for batch in reader.read("events", 0, 0, 12)]
+    assert [len(batch) for batch in found] == batches
+    assert [message.offset for batch in found for message in batch] == list(range(12))

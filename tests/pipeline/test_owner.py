@@ -396,6 +396,22 @@ async def test_a_floor_beyond_the_log_belongs_to_a_former_log_and_is_dropped() -
     assert kafka.said(OUTPUTS[0])[8:] == straight(kafka)[OUTPUTS[0]]
 
 
+async def test_no_checkpoint_is_waited_for_while_the_log_is_being_folded() -> None:
+    """A rebalance in a recovery took four seconds longer, and wrote nothing all the same."""
+    kafka = FakeKafka()
+    fill(kafka, [look(n=n) for n in range(8)])
+    kafka.gate = asyncio.Event()  # outputs are not acknowledged before it is set
+    owner = new_owner(kafka)
+    recovering = asyncio.create_task(owner.resume())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not owner.ready
+    await asyncio.wait_for(owner.save(), 0.5)
+    kafka.gate.set()
+    await recovering
+    assert owner.ready
+
+
 @pytest.mark.parametrize("held", ["in a checkpoint", "in memory"])
 async def test_a_state_beyond_the_logs_end_is_of_a_former_log_and_is_dropped(held: str) -> None:
     kafka = FakeKafka()

@@ -11,6 +11,7 @@ import pytest
 from aiokafka.partitioner import DefaultPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.owners import OwnerDirectory, advertised_url
@@ -64,10 +65,10 @@ def directory(emitter: Any = None, failures: list[BaseException] | None = None) 
     return OwnerDirectory(Settings(instance="w0"), emitter or FakeEmitter(), failed)
 
 
-def claim(partition: int, url: str) -> Any:
+def claim(partition: int, url: str, instance: str = "x") -> Any:
     class Stored:
         offset = 0
-        value = json.dumps({"instance": "x", "url": url, "partition": partition}).encode()
+        value = json.dumps({"instance": instance, "url": url, "partition": partition}).encode()
 
     return Stored()
 
@@ -136,3 +137,15 @@ async def test_a_partition_is_lost_once_somebody_claims_it_after_us() -> None:
     known.claim([1])  # given back to us
     assert not known.is_lost(1)
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("instance", "told"), [("w0", 1), ("x", 0)])
+def test_a_second_worker_of_the_same_instance_is_named_once(instance: str, told: int) -> None:
+    known = directory()
+    with capture_logs() as logs:
+        known.take(claim(1, THERE, "w0"))  # ours, before it was started anew elsewhere
+        known.take(claim(1, HERE, "w0"))
+        for _ in range(3):
+            known.take(claim(1, THERE, instance))
+    named = [(each["instance"], each["other"]) for each in logs]
+    assert named == [("w0", THERE)] * told

@@ -110,3 +110,17 @@ def test_what_is_not_finite_and_what_does_not_fit_is_refused() -> None:
         relaxed.step(SolverParams(), arrays, state, np.zeros((1, 3)), mu)
     with pytest.raises(ValueError, match="mu has shape"):
         relaxed.step(SolverParams(), arrays, state, np.zeros((1, 2)), np.ones(2))
+
+
+def test_rows_that_are_joined_keep_their_kernel_where_a_node_is_closed() -> None:
+    arrays = pack((twin.Reference(3, [(0, 1), (1, 2)]), twin.Reference(1, [])))
+    params, state = SolverParams(dormant_weight=0.0), relaxed.start(arrays)
+    for size in (1, 2, 3):
+        cost = np.full((2, 3), 0.8)  # node 2 stays closed: nothing covers its parent
+        cost[1] = 0.1
+        state, _ = relaxed.step(params, arrays, state, cost, np.full(size, 0.01))
+    assert (state.v[0, 2], state.kernel[0, 0, 2] > 0.0) == (0.0, True)
+    joined = relaxed.joined(params, state, [0, 2], 1, np.array([0.02, 0.01]))
+    expected = (state.u[0, :2] * state.kernel[0, :2, 2]).sum() / joined.u[0, 0]
+    assert joined.kernel[0, 0, 2] == pytest.approx(expected, rel=1e-5)
+    assert not joined.kernel[1, :, 1:].any(), "padding stays empty"

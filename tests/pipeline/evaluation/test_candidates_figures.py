@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from ontrack.operators import pooling
+from ontrack.operators.candidates import CandidateParams
+from ontrack.pipeline.cli import evaluate, measures
 from ontrack.pipeline.evaluation import candidates
 from ontrack.pipeline.evaluation.candidates import CandidatesJob, StepPair
 from ontrack.pipeline.evaluation.corpus import read_corpora
@@ -60,3 +65,48 @@ def test_figures_are_shares_of_steps_and_a_ratio_of_sums() -> None:
     assert figures["score_gap_max"].value == pytest.approx(0.2)
     assert figures["leak_differs"].value == pytest.approx(1 / 3)
     assert {each.method for each in made} == {"K=20"}
+
+
+def test_neither_is_always_first_and_the_first_step_is_warmed_up(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes second finds warm caches: with one order equal work was told as a ratio of 0.4."""
+    order: list[bool] = []
+    plain, gather = pooling.step, candidates.gather
+
+    def seen(params: Any, *more: Any) -> Any:
+        order.append(params.candidates.all_max >= 1000)
+        return plain(params, *more)
+
+    def gathered(*given: Any) -> Any:
+        found = gather(*given)
+        order.clear()  # of the monitor's own steps
+        return found
+
+    job = candidates.recorded_jobs(tuple(watcher.recordings.values()), (6,), 1, seed=0)[0]
+    before = [each._replace(seconds=0, all_seconds=0) for each in candidates.follow(watcher, job)]
+    monkeypatch.setattr(pooling, "step", seen)
+    monkeypatch.setattr(candidates, "gather", gathered)
+    pairs = candidates.follow(watcher, job)
+    assert [each._replace(seconds=0, all_seconds=0) for each in pairs] == before
+    assert len(order) == 2 * len(pairs) + 2
+    firsts = order[2::2]  # the two that warm up apart
+    assert abs(sum(firsts) - sum(not each for each in firsts)) <= 1
+
+
+def test_what_takes_long_says_how_far_it_is_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measures, "LINE_S", 0.0)
+    with measures.progress("candidates, paper", 1200) as advance:
+        for _ in range(2):
+            advance()
+    told = capsys.readouterr()
+    assert told.err == "candidates, paper: 1 of 1,200\ncandidates, paper: 2 of 1,200\n"
+    assert told.out == ""
+
+
+def test_the_command_asks_for_numbers_at_which_something_is_left_out() -> None:
+    """At 10 and 20 all were aligned twice over: half of the time, and a ratio of 1 at best."""
+    counts = {each.name: each.default for each in evaluate.candidates.params}["counts"]
+    assert min(map(int, counts.split(","))) > CandidateParams().all_max
