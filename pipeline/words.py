@@ -32,8 +32,9 @@ class WordTokens:
     merge ever joins two words, and the tokens of a text are those of its words. That is looked up
     in the vocabulary; of a tokenizer that is otherwise, texts are tokenised whole.
 
-    Several threads may use it. At most ``WORDS_MAX`` words are kept, about 8 MiB, none longer than
-    ``CHARACTERS_MAX``.
+    Several threads may use it. At most ``WORDS_MAX`` words are kept, none longer than
+    ``CHARACTERS_MAX``: about 8 MiB of words that are common, 40 MiB of long ones in a script of
+    which the vocabulary has only bytes.
 
     Parameters
     ----------

@@ -203,20 +203,23 @@ class _Prepared:
         self.structure = references.structure.astype(np.float32)
         self._nu = references.nu.reshape(-1)
         self.links = parent_bits(references.parents)
-        self.numbers = np.empty(0)
-        self._params: SolverParams | None = None
+        self._last: tuple[SolverParams | None, Floats] = (None, np.empty(0))
 
     def numbers_of(self, params: SolverParams) -> Floats:
-        """Parameters and nu in one array, kept for those that were asked for last."""
-        if params is not self._params:
+        """Parameters and nu in one array, kept for those that were asked for last.
+
+        Both in one value: threads may ask with parameters of their own.
+        """
+        known, numbers = self._last
+        if params is not known:
             scalars = (
                 *(params.kappa, params.dormant_weight, params.theta, params.epsilon),
                 *(params.exponent, params.gamma, params.lam),
                 *(params.inner_iterations, params.inner_tolerance),
             )
-            self.numbers = np.concatenate([np.array(scalars, np.float64), self._nu])
-            self._params = params
-        return self.numbers
+            numbers = np.concatenate([np.array(scalars, np.float64), self._nu])
+            self._last = params, numbers
+        return numbers
 
 
 def parent_bits(parents: Bools) -> Ints:
