@@ -680,7 +680,9 @@ def frozen(value: Any) -> Any:
     if isinstance(value, Predicate):
         return ("predicate", value.expression)  # its program is the library's
     if is_dataclass(value):
-        return (type(value).__name__, *(frozen(getattr(value, f.name)) for f in fields(value)))
+        # What a kernel keeps beside arrays is made of them; it is no state.
+        kept = [f.name for f in fields(value) if f.name != "derived"]
+        return (type(value).__name__, *(frozen(getattr(value, name)) for name in kept))
     if isinstance(value, Mapping | HashTrieMap):
         return ("map", frozenset((frozen(key), frozen(item)) for key, item in value.items()))
     if isinstance(value, tuple | list):
