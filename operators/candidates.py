@@ -138,13 +138,13 @@ def entrants(
     estimated, losses
         As in :func:`estimates`.
     """
-    free = places - len(members)
+    free = max(places - len(members), 0)
     is_other = np.ones(len(estimated), np.bool_)
     is_other[list(members)] = False
     others = np.argsort(estimated, kind="stable")
     others = others[is_other[others]]
-    near = estimated[others] <= float(losses.min()) + params.margin
-    inside, outside = others[near][:free] if free > 0 else others[:0], others[near][max(free, 0) :]
+    near = others[estimated[others] <= float(losses.min()) + params.margin]
+    inside, outside = near[:free], near[free:]
     # Who finds no place must be better than the worst who would otherwise keep one.
     worst = float(np.sort(losses)[:places][-1])
     pushing = outside[estimated[outside] < worst][: params.entrants_max]

@@ -118,8 +118,8 @@ def _transport(
             change.resolution,
         ),
     )
-    was = _losses(solver, references, state, before)
-    now = _losses(solver, references, new, after)
+    was = state.losses(solver, arrays, before, arrays.nu)
+    now = new.losses(solver, arrays, after, arrays.nu)
     assert new.shared is not None
     done = replace(new, shared=replace(new.shared, offset=was - now))
     return pooling.parted(solver, references, pool, done, begins)
@@ -191,19 +191,3 @@ def _leaked(state: TransportState, masses: Float, begins: list[int]) -> Floats32
     if state.shared is not None:
         leaked[:, : state.merged] = state.shared.leaked
     return np.add.reduceat(leaked, begins[:-1], axis=1).astype(np.float32)
-
-
-def _losses(
-    solver: SolverParams, references: ReferenceSet, state: TransportState, distance: Float
-) -> Float:
-    arrays = references.arrays
-    losses = objective.diagnostic_loss(
-        state.solver_cost(state.cost),
-        distance,
-        state.plan.astype(np.float64),
-        state.masses(state.plan.shape[1], arrays.mean_size),
-        arrays.nu,
-        arrays,
-        solver,
-    )
-    return state.full_losses(losses)

@@ -132,11 +132,11 @@ def _read(
 ) -> Final:
     best = int(losses.argmin())
     coverage = frontier.coverage(objective.column_mass(solved.coupling.plan), references.arrays)
-    temperature = params.solver.soft_min_temperature
+    loss = objective.soft_min(losses, params.solver.soft_min_temperature)
     return Final(
         best=best,
-        loss=objective.soft_min(losses, temperature),
-        score=objective.score(losses, temperature),
+        loss=loss,
+        score=objective.score_of(loss),
         coverage=float(coverage[best]),
         converged=bool(solved.converged),
     )

@@ -237,16 +237,7 @@ def _current_best(
     now: frontier.Frontier,
 ) -> int:
     """Index of the reference that the run follows now (lowest loss of the current coupling)."""
-    plan = transport.coupling.plan
-    if plan.shape[1] == 0 or arrays.count == 1:
+    if transport.plan.shape[1] == 0 or arrays.count == 1:
         return 0
-    losses = objective.diagnostic_loss(
-        transport.solver_cost(transport.cost),
-        structure.distances(hops),
-        plan,
-        transport.masses(plan.shape[1], arrays.mean_size),
-        now.marginal,
-        arrays,
-        solver,
-    )
-    return int(transport.full_losses(losses).argmin())
+    losses = transport.losses(solver, arrays, structure.distances(hops), now.marginal)
+    return int(losses.argmin())

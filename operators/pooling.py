@@ -132,7 +132,7 @@ def whole(references: ReferenceSet, state: TransportState) -> TransportState:
     if pool is None:
         return state
     everyone = relaxed.coupling(pool.relaxed, list(range(references.count)), state.cost.shape[1])
-    plan, u, v = everyone.plan.astype(np.float32), everyone.u.copy(), everyone.v.copy()
+    plan, u, v = everyone.plan, everyone.u, everyone.v
     chosen = list(pool.members)
     plan[chosen], u[chosen], v[chosen] = state.plan, state.u, state.v
     return replace(state, plan=plan, u=u, v=v, candidates=None)
@@ -211,7 +211,7 @@ def _enter(
     own = _costs_of(state, coming)
     begun = replace(
         own,
-        plan=coupling.plan.astype(np.float32),
+        plan=coupling.plan,
         u=coupling.u,
         v=coupling.v,
         cost=own.cost[:, :begin],
@@ -267,13 +267,9 @@ def _best_of(taken: _Taken) -> int:
 
 def _told(solver: SolverParams, said: Alignment, names: Sequence[int], losses: Float) -> Alignment:
     """Return what a part of the references said as said among all."""
-    return replace(
-        said,
-        best=names[said.best],
-        losses=losses,
-        score=objective.score(losses, solver.soft_min_temperature),
-        rank_score=-objective.soft_min(losses, solver.soft_min_temperature),
-    )
+    rank = objective.soft_min(losses, solver.soft_min_temperature)
+    score = objective.score_of(rank)
+    return replace(said, best=names[said.best], losses=losses, score=score, rank_score=-rank)
 
 
 def _costs_of(state: TransportState, chosen: list[int]) -> TransportState:

@@ -122,6 +122,12 @@ class PrefixState:
         ends = (*self.starts[1:], self.first)
         return tuple(end - start for start, end in zip(self.starts, ends, strict=False))
 
+    @property
+    def lasts(self) -> tuple[int, ...]:
+        """Last node of each row."""
+        ends = (*self.starts, self.first)[1:]
+        return (*(end - 1 for end in ends), *range(self.first, self.size))
+
     def row_of(self, node: int) -> int:
         """Return the row that a node has, alone or with others."""
         if node >= self.first:
@@ -326,12 +332,6 @@ def collapse(
     begins += range(shared + chunk, len(state.hops))
     hops = np.minimum.reduceat(np.minimum.reduceat(state.hops, begins, axis=0), begins, axis=1)
     stride = settled.resolution(state.size, params.exact_max)
-    own = [
-        (source, first + place)
-        for place, sources in enumerate(state.parents[:chunk])
-        for source in sources
-    ]
-    edges = np.concatenate([state.settled_edges, np.array(own, np.int32).reshape(-1, 2)])
     new_state = replace(
         state,
         seqs=state.seqs[chunk:],
@@ -340,15 +340,21 @@ def collapse(
         consumed=state.consumed >> chunk,
         starts=tuple(starts),
         settled_seqs=np.concatenate([state.settled_seqs, np.array(state.seqs[:chunk], np.int64)]),
-        settled_edges=settled.coarser_edges(edges, stride),
+        settled_edges=settled.coarser_edges(_edges_upto(state, chunk), stride),
     )
     return new_state, Collapse(tuple(begins), len(starts), chunk, stride)
 
 
 def all_edges(state: PrefixState) -> npt.NDArray[np.int32]:
     """Return all edges, (producer node, consumer node), shape (E, 2)."""
-    first = state.first
+    return _edges_upto(state, len(state.parents))
+
+
+def _edges_upto(state: PrefixState, active: int) -> npt.NDArray[np.int32]:
+    """Return the edges whose consumer is settled, or one of the first ``active`` active nodes."""
     own = [
-        (source, first + place) for place, sources in enumerate(state.parents) for source in sources
+        (source, state.first + place)
+        for place, sources in enumerate(state.parents[:active])
+        for source in sources
     ]
     return np.concatenate([state.settled_edges, np.array(own, np.int32).reshape(-1, 2)])

@@ -86,11 +86,7 @@ def start(
 
 
 def rename(
-    state: RunState,
-    event: RunStarted,
-    knowledge: Knowledge,
-    time_ms: int | None,
-    shadow: bool = False,
+    state: RunState, event: RunStarted, knowledge: Knowledge, time_ms: int | None
 ) -> RunState:
     """Make a run, before its first step, one of the task that its start names only now.
 
@@ -106,7 +102,6 @@ def rename(
         knowledge=begun.knowledge,
         transport=begun.transport,
         scoring=scoring.clock(replace(begun.scoring, totals=state.scoring.totals), event),
-        shadow=shadow,
     )
 
 

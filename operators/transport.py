@@ -5,7 +5,6 @@ The only operator in which events become arrays. Everything numeric is done by t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -172,6 +171,17 @@ class TransportState:
         """Return the solver's losses, shape (K,), as they would be without super-nodes."""
         return losses if self.shared is None else losses + self.shared.offset
 
+    def losses(
+        self, solver: SolverParams, arrays: ReferenceArrays, distance: Float, marginal: Float
+    ) -> Float:
+        """Return the diagnostic losses of the plan as it is, (K,), as without super-nodes."""
+        plan = self.plan.astype(np.float64)
+        mass = self.masses(plan.shape[1], arrays.mean_size)
+        costs = self.solver_cost(self.cost)
+        return self.full_losses(
+            objective.diagnostic_loss(costs, distance, plan, mass, marginal, arrays, solver)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
@@ -303,16 +313,14 @@ def step_with(
 ) -> tuple[TransportState, Alignment]:
     """Do the same with the arrays of some references, whose state it is."""
     solver = params.solver
-    stalled = state.gap_streak >= params.stall_steps
+    ahead = widened(params, state)
     previous = Coupling(state.plan, state.u, state.v, state.terms)
     costs = np.concatenate([state.cost, row[:, None, :]], axis=1)
     told = costs if state.shared is None else state.solver_cost(costs)
     distance = structure.single_distances(hops)
     mass = state.masses(costs.shape[1], arrays.mean_size)
-    done = streaming.advance(
-        solver, arrays, previous, told, distance, age, mass, 1.0 if stalled else None
-    )
-    losses = state.full_losses(done.losses)
+    done = streaming.advance(solver, arrays, previous, told, distance, age, mass, ahead)
+    losses, stalled = state.full_losses(done.losses), ahead is not None
     missing = state.steps + 1 - costs.shape[1]
     alignment = _read(params, arrays, done.reading, costs, losses, True, stalled, missing)
     gap = alignment.leakage > params.leak_threshold and bool(
@@ -412,7 +420,7 @@ def _read(
         coverage=float(reading.coverage[best]),
         match_cost=match,
         attribute_cost=attribute,
-        score=math.exp(-max(rank, 0.0)),
+        score=objective.score_of(rank),
         rank_score=-rank,
         cost=costs[best, :, :size],
         reachable=active | satisfied,

@@ -294,12 +294,12 @@ class Fold:
         """Begin a run with what had been published by its first event."""
         knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
         return run.start(
-            self.stamp, event, knowledge, timestamp_ms, self._shadow(event, timestamp_ms)
+            self.stamp, event, knowledge, timestamp_ms, self.is_shadowed(event, timestamp_ms)
         )
 
-    def _shadow(self, event: Event | Proposal, time_ms: int | None) -> bool:
-        """Tell whether a run that begins with an event begins in shadow mode."""
-        return self.library.is_shadowed(event.agent, event.task_id, event.tenant, time_ms)
+    def is_shadowed(self, named: Event | Proposal | RunState, time_ms: int | None) -> bool:
+        """Tell whether a run that is called so begins in shadow mode."""
+        return self.library.is_shadowed(named.agent, named.task_id, named.tenant, time_ms)
 
     def _event(
         self, state: PartitionState, event: Event, flags: tuple[str, ...], record: Record
@@ -322,14 +322,8 @@ class Fold:
                 # Nothing has been judged yet: take the task that the first event did not name.
                 time_ms = record.timestamp_ms
                 knowledge = self.library.knowledge(event.task_id, event.run_id, time_ms)
-                shadow = self.library.is_shadowed(
-                    # As the run is called from now on: what it was named before stays.
-                    event.agent or known.agent,
-                    event.task_id,
-                    event.tenant or known.tenant,
-                    time_ms,
-                )
-                known = run.rename(known, event, knowledge, time_ms, shadow)
+                known = run.rename(known, event, knowledge, time_ms)
+                known = replace(known, shadow=self.is_shadowed(known, time_ms))
             state.runs[event.run_id] = known
             return said
         if isinstance(event, RunEnded):

@@ -178,9 +178,7 @@ def _unchanged(known: Reals, distance: Reals) -> bool:
 
 
 @part()
-def _cover(
-    columns: Floats, nu: Floats, links: Ints, kappa: float, words: Ints, satisfied: Bools
-) -> None:
+def _cover(columns: Floats, nu: Floats, kappa: float, words: Ints, satisfied: Bools) -> None:
     """Satisfied nodes, as flags and as bits in the first row of ``words``."""
     words[:] = 0
     for j in range(nu.size):
@@ -433,7 +431,7 @@ def advance(
                 distance, plan[k], structure[k], old, work, rows, narrow, own_cross, own_sides
             )
         marginal, columns = told[:width], now_sides[old + width :]
-        _cover(columns, nu[k], links[k], kappa, words, flags[0, k])
+        _cover(columns, nu[k], kappa, words, flags[0, k])
         _activate(nu[k], links[k], words, flags[1, k])
         _mask(
             nu[k],
@@ -534,6 +532,6 @@ def advance(
             told,
         )
         columns = new_sides[steps + width :]
-        _cover(columns, nu[k], links[k], kappa, words, flags[3, k])
+        _cover(columns, nu[k], kappa, words, flags[3, k])
         _activate(nu[k], links[k], words, flags[4, k])
     return iterations

@@ -163,7 +163,12 @@ def soft_min(losses: Floats, tau: float) -> float:
 
 def score(losses: Floats, tau: float) -> float:
     """Score of the paper, ``exp(-max(soft_min, 0))`` in (0, 1]."""
-    return math.exp(-max(soft_min(losses, tau), 0.0))
+    return score_of(soft_min(losses, tau))
+
+
+def score_of(lowest: float) -> float:
+    """:func:`score` of a soft minimum that is known."""
+    return math.exp(-max(lowest, 0.0))
 
 
 def row_leakage(plan: Floats, mu: Floats) -> Floats:
@@ -179,7 +184,11 @@ def row_leakage(plan: Floats, mu: Floats) -> Floats:
     -------
     (K, t)
     """
-    rows = row_mass(plan)
+    return leakage_of(row_mass(plan), mu)
+
+
+def leakage_of(rows: Floats, mu: Floats) -> Floats:
+    """:func:`row_leakage` of row sums that are known, (K, t)."""
     leakage: Floats = 1.0 - np.divide(rows, mu, out=np.ones_like(rows), where=mu > 0.0)
     return np.clip(leakage, 0.0, 1.0, out=leakage)
 

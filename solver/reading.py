@@ -8,7 +8,7 @@ import numpy as np
 
 from ontrack.solver.arrays import Bools, Floats
 from ontrack.solver.frontier import Frontier, coverage, frontier
-from ontrack.solver.objective import column_mass, row_mass
+from ontrack.solver.objective import column_mass, leakage_of, row_mass
 from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
 
 
@@ -127,7 +127,6 @@ def read(
     plan = np.asarray(coupling.plan, np.float64)
     columns, rows, newest = column_mass(plan), row_mass(plan), plan[:, -1]
     now = frontier(columns, references, params)
-    leakages = 1.0 - np.divide(rows, mu, out=np.ones_like(rows), where=mu > 0.0)
     figures = [
         losses,
         residual,
@@ -143,7 +142,7 @@ def read(
         np.zeros((count, steps + 2 * width)) if sides is None else sides,
         *(mask.marginal, newest_cost),
         np.stack(figures, axis=1),
-        np.clip(leakages, 0.0, 1.0, out=leakages),
+        leakage_of(rows, mu),
     ]
     flags = [mask.satisfied, mask.active, mask.lookahead, now.satisfied, now.active]
     return Reading(np.concatenate(numbers, axis=1), np.stack(flags))

@@ -15,13 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ontrack.solver.arrays import Floats, check_shape
+from ontrack.solver.arrays import Floats, Singles, check_shape
 from ontrack.solver.frontier import frontier
 from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
-
-Singles = npt.NDArray[np.float32]
 
 _SMALLEST = 1e-37
 """Floor under products with the kernel: what float32 still holds as a normal number."""
@@ -150,7 +147,7 @@ def coupling(state: Relaxed, chosen: list[int], rows: int) -> Coupling:
         state.rows[chosen, :rows], masses, out=np.zeros_like(masses), where=masses > 0.0
     )
     plan *= share[:, :, None]
-    return Coupling(plan.astype(np.float32), state.u[chosen, :rows].copy(), state.v[chosen])
+    return Coupling(plan.astype(np.float32), state.u[chosen, :rows], state.v[chosen])
 
 
 def joined(

@@ -41,12 +41,12 @@ def carried(
     """
     terms, plan = coupling.terms, coupling.plan
     # Where a compiled kernel is in force, they are its own, in its rounding.
-    own = kernels.compiled() is None
-    if own and terms is not None and terms.plan is plan:
-        is_known = np.array_equal(terms.distance, distance)
-    else:
-        is_known = False
-    if terms is not None and is_known:
+    if (
+        terms is not None
+        and terms.plan is plan
+        and kernels.compiled() is None
+        and np.array_equal(terms.distance, distance)
+    ):
         return np.asarray(terms.cross, np.float64), terms.sides
     return structure_terms(distance, np.asarray(plan, np.float64), references)
 

@@ -48,7 +48,6 @@ LONG = (
     "test_docs.py::*docs/distance.md*",
     "test_docs.py::*docs/scoring.md*",
     "test_docs.py::*docs/references.md*",
-    "test_docs.py::*docs/evaluation.md*",
     # Whole commands whose parts have tests of their own.
     "pipeline/evaluation/test_calibration.py::test_the_same_seed*",
     "pipeline/evaluation/test_processes.py",

@@ -83,48 +83,25 @@ class Judged:
         }
 
 
-def _p50(rows: Rows, bench: str, name: str) -> float:
-    found = rows[bench, name].p50_us
+def _read(rows: Rows, bench: str, name: str, field: str = "p50_us") -> float:
+    found: float | None = getattr(rows[bench, name], field)
     if found is None:
-        raise KeyError(f"{bench} {name} has no percentiles")
+        raise KeyError(f"{bench} {name} has no {field}")
     return found
 
 
-def _ratio(bench: str, upper: str, lower: str) -> Callable[[Rows], float]:
-    return lambda rows: _p50(rows, bench, upper) / _p50(rows, bench, lower)
+def _ratio(bench: str, upper: str, lower: str, field: str = "p50_us") -> Callable[[Rows], float]:
+    return lambda rows: _read(rows, bench, upper, field) / _read(rows, bench, lower, field)
 
 
 def _tail(rows: Rows) -> float:
-    row = rows["step", f"monitor_cached {_MAIN}"]
-    if row.p99_us is None:
-        raise KeyError("monitor_cached has no percentiles")
-    return row.p99_us / _p50(rows, "step", f"monitor_cached {_MAIN}")
+    row = "step", f"monitor_cached {_MAIN}"
+    return _read(rows, *row, "p99_us") / _read(rows, *row)
 
 
 def _escalated(rows: Rows) -> float:
-    engine = _p50(rows, "step", f"engine {_MAIN}")
-    return _p50(rows, "step", f"converged {_MAIN}") / max(10_000.0, 40 * engine)
-
-
-def _wait_ms(rows: Rows) -> float:
-    p99 = rows["step", LONGEST].p99_us
-    if p99 is None:
-        raise KeyError(f"{LONGEST} has no percentiles")
-    return p99 / 1000
-
-
-def _worker(rows: Rows) -> float:
-    worker, embedded = (rows["pipeline", name].events_per_s for name in ("worker", "embedded"))
-    if worker is None or embedded is None:
-        raise KeyError("worker or embedded has no events a second")
-    return worker / embedded
-
-
-def _held_mib(rows: Rows) -> float:
-    held = rows["horizon", f"held {_LONG}"].held_bytes
-    if held is None:
-        raise KeyError("held has no bytes")
-    return held / MIB
+    engine = _read(rows, "step", f"engine {_MAIN}")
+    return _read(rows, "step", f"converged {_MAIN}") / max(10_000.0, 40 * engine)
 
 
 AIMS: Final = (
@@ -171,7 +148,7 @@ AIMS: Final = (
         "memory of the run of 2,000 steps, MiB",
         2,
         False,
-        _held_mib,
+        lambda rows: _read(rows, "horizon", f"held {_LONG}", "held_bytes") / MIB,
     ),
     Aim(
         "escalated solve : the larger of 10 ms and 40 engine steps",
@@ -184,15 +161,20 @@ AIMS: Final = (
         "an event of another run waits for it, ms",
         20,
         False,
-        _wait_ms,
+        lambda rows: _read(rows, "step", LONGEST, "p99_us") / 1000,
         "p99 of the largest solve that holds the loop; what is larger goes to a thread",
     ),
-    Aim("worker on Kafka : embedded driver, events/s", 0.6, True, _worker),
+    Aim(
+        "worker on Kafka : embedded driver, events/s",
+        0.6,
+        True,
+        _ratio("pipeline", "worker", "embedded", "events_per_s"),
+    ),
     Aim(
         "end to end at half of that rate, p50 in ms",
         10,
         False,
-        lambda rows: _p50(rows, "pipeline", "end_to_end") / 1000,
+        lambda rows: _read(rows, "pipeline", "end_to_end") / 1000,
     ),
 )
 

@@ -33,10 +33,15 @@ def machine_facts() -> dict[str, Any]:
 def circumstances() -> dict[str, Any]:
     """Return what else a run of all benches should say: the load, the system, who took part."""
     return {
-        "load": [round(each, 1) for each in os.getloadavg()],
+        "load": load(),
         "system": f"{platform.system()} {platform.release()}",
         "versions": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def load() -> list[float]:
+    """Return the mean number of runnable processes of the last 1, 5 and 15 minutes."""
+    return [round(each, 1) for each in os.getloadavg()]
 
 
 def stolen(before: Sequence[int] | None, after: Sequence[int] | None) -> float | None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ontrack.pipeline.bench import clock, pipeline
 
+    AnyFigure = clock.Figure | pipeline.Figure
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -39,7 +41,7 @@ class Row:
     p20_us: float | None = None
 
     @classmethod
-    def of(cls, bench: str, figure: clock.Figure | pipeline.Figure) -> Row:
+    def of(cls, bench: str, figure: AnyFigure) -> Row:
         """Take a bench's own figure."""
         return cls(
             bench,
@@ -56,12 +58,17 @@ class Row:
         )
 
     def as_record(self) -> dict[str, Any]:
-        """Return the fields of the JSON line; more digits than these mean nothing."""
-        fields = {
-            name: round(value, 3 if name == "ratio" else 1) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
-        }
-        return {"type": "figure"} | fields
+        """Return the fields of the JSON line."""
+        return {"type": "figure"} | rounded(self)
+
+
+def rounded(figure: AnyFigure | Row) -> dict[str, Any]:
+    """Return a figure's fields; more digits than these mean nothing."""
+    digits = {"ratio": 3}
+    return {
+        name: round(value, digits.get(name, 1)) if isinstance(value, float) else value
+        for name, value in asdict(figure).items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

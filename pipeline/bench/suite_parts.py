@@ -15,7 +15,7 @@ from ontrack.pipeline.bench.clock import Contestant, Figure, measure
 from ontrack.pipeline.bench.row import LeftOut, Row
 from ontrack.pipeline.bench.suite import Outcome, Part, Unavailable
 from ontrack.pipeline.settings import Settings
-from ontrack.topics.errors import BrokerUnavailable, OnTrackError
+from ontrack.topics.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from ontrack.pipeline.bench.pipeline import Plan
@@ -123,10 +123,7 @@ def _vital(settings: Settings, corpora: Sequence[str], seconds: float) -> list[O
         runs = read_corpora(corpora, limits=settings.limits, redaction=settings.redaction)
     else:
         runs = workplace_runs()
-    try:
-        taking_part = contestants(settings, runs)
-    except OnTrackError as error:
-        raise Unavailable(str(error)) from error
+    taking_part = contestants(settings, runs)
     found: list[Outcome] = _timed("vital", taking_part, seconds, began)
     return found + _missing("vital", taking_part, "pm4py")
 

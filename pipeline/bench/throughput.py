@@ -116,7 +116,7 @@ async def sustained(
             if done > seen:
                 seen, moved = done, now
             if first is None and sending.done() and done >= verdicts * WARM_UP_SHARE:
-                first = (now, done, cpu_s(workers))
+                first = (now, done, _cpu_s(workers))
             if done >= verdicts:
                 break
             if not all(one.alive for one in workers) or now - moved > STANDSTILL_S_MAX:
@@ -135,7 +135,7 @@ async def sustained(
             "the worker was done before the clock could start; measure more events"
         )
     events = len(load) * (done - first[1]) / verdicts
-    spent_s = cpu_s(workers)
+    spent_s = _cpu_s(workers)
     used = None if spent_s is None or first[2] is None else 1e6 * (spent_s - first[2]) / events
     return Sustained(events / (now - first[0]), used)
 
@@ -176,7 +176,7 @@ async def _length(consumer: AIOKafkaConsumer, parts: Sequence[TopicPartition]) -
     return sum((await consumer.end_offsets(parts)).values())
 
 
-def cpu_s(workers: Sequence[WorkerProcess]) -> float | None:
+def _cpu_s(workers: Sequence[WorkerProcess]) -> float | None:
     """Return the processor time of all together so far, where the system tells (Linux)."""
     ticks = 0
     for worker in workers:

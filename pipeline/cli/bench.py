@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ontrack.pipeline.bench.machine import machine_facts
+from ontrack.pipeline.bench.row import rounded
 from ontrack.pipeline.blas import one_blas_thread
 from ontrack.pipeline.cli import scale
 from ontrack.pipeline.cli.options import broker_option, json_option
 
 if TYPE_CHECKING:
-    from ontrack.pipeline.bench import pipeline as on_a_broker
     from ontrack.pipeline.bench.clock import Contestant, Figure
-
-    AnyFigure = Figure | on_a_broker.Figure
+    from ontrack.pipeline.bench.row import AnyFigure
 
 
 _PM4PY = "pip install pm4py (AGPL: in an environment of its own, not where a product is built)"
@@ -173,17 +172,8 @@ def _measured(
     figures = measure(taking_part, seconds)
     if as_json:
         for figure in figures:
-            click.echo(json.dumps({"type": "figure", "bench": bench} | _rounded(figure)))
+            click.echo(json.dumps({"type": "figure", "bench": bench} | rounded(figure)))
     return figures
-
-
-def _rounded(figure: AnyFigure) -> dict[str, Any]:
-    """Return the fields; more digits than these mean nothing."""
-    digits = {"ratio": 3}
-    return {
-        name: round(value, digits.get(name, 1)) if isinstance(value, float) else value
-        for name, value in asdict(figure).items()
-    }
 
 
 def _show(machine: dict[str, Any], figures: list[Figure]) -> None:
@@ -315,7 +305,7 @@ def pipeline(
     if as_json:
         click.echo(json.dumps({"type": "machine"} | machine))
         for figure in figures:
-            click.echo(json.dumps({"type": "figure", "bench": "pipeline"} | _rounded(figure)))
+            click.echo(json.dumps({"type": "figure", "bench": "pipeline"} | rounded(figure)))
     else:
         _table(
             machine,
@@ -356,7 +346,7 @@ def hooks(as_json: bool, rate: float, seconds: float) -> None:
     if as_json:
         click.echo(json.dumps({"type": "machine"} | machine))
         for figure in figures(times, rate):
-            click.echo(json.dumps({"type": "figure", "bench": "hooks"} | _rounded(figure)))
+            click.echo(json.dumps({"type": "figure", "bench": "hooks"} | rounded(figure)))
         return
     _table(
         machine,

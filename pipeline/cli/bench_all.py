@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ontrack.pipeline.bench.machine import circumstances, machine_facts, processor_ticks, stolen
+from ontrack.pipeline.bench.machine import (
+    circumstances,
+    load,
+    machine_facts,
+    processor_ticks,
+    stolen,
+)
 from ontrack.pipeline.blas import one_blas_thread
 
 if TYPE_CHECKING:
@@ -64,7 +70,7 @@ def show(
         if as_json:
             _line(found.as_record())
     judged = judge(rows)
-    end = {"seconds": round(clock() - began, 1), "load": circumstances()["load"]}
+    end = {"seconds": round(clock() - began, 1), "load": load()}
     share = stolen(ticks, processor_ticks())
     end["steal"] = None if share is None else round(share, 4)
     if as_json:

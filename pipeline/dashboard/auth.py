@@ -93,7 +93,7 @@ class Guard:
             if scope["type"] == "http" and scope["path"] in ("/login", "/logout"):
                 await self._log_out(scope, headers, guarded)
             elif scope["type"] == "websocket" and shown == "session":
-                session = _cookie(headers, _cookie_name(scope, headers))
+                session = _session(scope, headers)
                 await self._serve_socket(scope, receive, guarded, session)
             else:
                 await self.app(scope, receive, guarded)
@@ -120,7 +120,7 @@ class Guard:
         """
         if self._token is None:
             return "token"
-        if self._sessions.holds(_cookie(headers, _cookie_name(scope, headers))):
+        if self._sessions.holds(_session(scope, headers)):
             return "session"
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -177,7 +177,7 @@ class Guard:
     async def _log_out(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         extra = [(b"location", b"/")]
         if scope["path"] == "/logout" and scope["method"] == "POST":
-            self._sessions.close(_cookie(headers, _cookie_name(scope, headers)))
+            self._sessions.close(_session(scope, headers))
             extra.append(_set_cookie(scope, headers, "", 0))
         await _answer(send, 303, b"", extra=extra)
 
@@ -309,9 +309,10 @@ def _local(target: str) -> str:
     return target if fine and target.isprintable() else "/"
 
 
-def _cookie(headers: dict[str, str], name: str) -> str:
+def _session(scope: Scope, headers: dict[str, str]) -> str:
+    """Return what the session's cookie of a request says; empty without one."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
+        found = SimpleCookie(headers.get("cookie", "")).get(_cookie_name(scope, headers))
     except CookieError:
         return ""
     return "" if found is None else found.value

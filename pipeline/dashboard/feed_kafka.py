@@ -20,7 +20,7 @@ from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.dashboard.run_topic import RunTopic
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.log import LogReader
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of, partition_counts
 from ontrack.pipeline.quarantine import fault
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -195,13 +195,7 @@ class KafkaFeed:
             topics.scorecards,
             topics.dead_letters,
         )
-        counts = await partition_counts(self._settings)
-        missing = [spec.name for spec in outputs if spec.name not in counts]
-        if missing:
-            raise BrokerUnavailable(
-                f"Kafka at {self._settings.broker} has no topic {', '.join(missing)}; "
-                "run: ontrack topics create"
-            )
+        counts = await counts_of(self._settings, *(spec.name for spec in outputs))
         return [
             TopicPartition(spec.name, number)
             for spec in outputs

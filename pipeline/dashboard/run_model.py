@@ -223,16 +223,14 @@ def _nodes(watch: RunWatch, state: RunState) -> tuple[GraphNode, ...]:
     return tuple(nodes)
 
 
-def _rows(graph: PrefixState) -> tuple[list[int], list[str]]:
-    """Return the last node of each row, and what to call the row."""
-    lasts, labels = [], []
+def _labels(graph: PrefixState) -> list[str]:
+    """Return what to call each row."""
+    labels = []
     for start, members in zip(graph.starts, graph.members, strict=True):
         inside = graph.settled_seqs[start : start + members]
-        lasts.append(start + members - 1)
         labels.append(f"{inside.min()}–{inside.max()} ({members})")
-    lasts += range(graph.first, graph.size)
     labels += map(str, graph.seqs)
-    return lasts, labels
+    return labels
 
 
 def _coupling(watch: RunWatch, state: RunState, final_best: str | None) -> Coupling | None:
@@ -247,7 +245,7 @@ def _coupling(watch: RunWatch, state: RunState, final_best: str | None) -> Coupl
     best = ids.index(name) if name in ids else 0
     arrays, reference = known.arrays, known.references[best]
     size = int(arrays.sizes[best])
-    lasts, labels = _rows(state.prefix)
+    lasts = state.prefix.lasts
     mass = transport.masses(len(lasts), arrays.mean_size)
     shares = transport.plan[best, :, :size].astype(np.float64) / mass[:, None]
     costs = transport.cost[best, :, :size].astype(np.float64)
@@ -272,7 +270,7 @@ def _coupling(watch: RunWatch, state: RunState, final_best: str | None) -> Coupl
             tuple(PLACES[place] for place in watch.places[node][best, :size].tolist())
             for node in lasts
         ),
-        labels=tuple(labels),
+        labels=tuple(_labels(state.prefix)),
     )
 
 

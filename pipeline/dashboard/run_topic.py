@@ -17,13 +17,13 @@ from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, record_of
 from ontrack.pipeline.kafka.partitions import partition_of
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.library import ALWAYS, Library
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import BrokerUnavailable, InvalidEvent
+from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
 Item = TypeVar("Item")
@@ -213,12 +213,7 @@ class RunTopic:
     async def _count(self) -> int:
         now = asyncio.get_running_loop().time()
         if now - self._looked > LOOK_S:
-            counts = await partition_counts(self._settings)
-            if self._topic not in counts:
-                raise BrokerUnavailable(
-                    f"Kafka at {self._settings.broker} has no topic {self._topic}; "
-                    "run: ontrack topics create"
-                )
+            counts = await counts_of(self._settings, self._topic)
             self._partitions, self._looked = counts[self._topic], now
         return self._partitions
 

@@ -82,8 +82,8 @@ class RunWatch:
     edges
         By sequence numbers (source, target), in the order in which they were found.
     places
-        Where the steps of all references stood once a node had been judged, by node, shape (K, M)
-        each; empty without references.
+        Where the steps of all references stood once a node had been judged, shape (K, M), by node:
+        the last one of each row of the prefix graph. Empty without references.
     """
 
     def __init__(self, fold: Fold, run_id: str, limits: codecs.Limits) -> None:
@@ -97,7 +97,7 @@ class RunWatch:
         self.scorecard: Scorecard | None = None
         self.unusable = 0
         self.edges: dict[tuple[int, int], Found] = {}
-        self.places: list[Places] = []
+        self.places: dict[int, Places] = {}
         self._partition = fold.partition()
         self._partition.runs = _Watched(self._changed)
 
@@ -165,7 +165,10 @@ class RunWatch:
         places[mask.lookahead] = AHEAD
         places[mask.active] = ACTIVE
         places[mask.satisfied] = SATISFIED
-        self.places.append(places)
+        self.places[graph.size - 1] = places
+        if before is not None and before.prefix.starts != graph.starts:
+            # Whoever is not the last of a row any more will never be it again.
+            self.places = {node: self.places[node] for node in graph.lasts}
 
 
 class _Watched(dict[str, RunState]):

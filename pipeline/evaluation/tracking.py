@@ -258,10 +258,9 @@ def solve(
         The fast path's state without the step, which gives the mask, and with it.
     """
     arrays = references.arrays
-    stalled = before.gap_streak >= params.stall_steps
-    mask = frontier.frontier(
-        objective.column_mass(before.coupling.plan), arrays, params.solver, 1.0 if stalled else None
-    )
+    ahead = transport.widened(params, before)
+    columns = objective.column_mass(before.coupling.plan)
+    mask = frontier.frontier(columns, arrays, params.solver, ahead)
     mass = np.full(after.cost.shape[1], 1.0 / arrays.mean_size)
     solved = converged.solve(
         solver,

@@ -30,10 +30,10 @@ from ontrack.pipeline.kafka.connection import (
 )
 from ontrack.pipeline.kafka.letters import REPLAYED_HEADER
 from ontrack.pipeline.kafka.log import patiently, record_of
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import BrokerUnavailable, InvalidEvent
+from ontrack.topics.errors import InvalidEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -85,14 +85,8 @@ class AlertReader:
         BrokerUnavailable
             Kafka does not answer, or lacks a topic.
         """
-        counts = await partition_counts(self._settings)
-        needed = (*self._topics, topics_of(self._settings).dead_letters.name)
-        missing = [name for name in needed if name not in counts]
-        if missing:
-            raise BrokerUnavailable(
-                f"Kafka at {self._settings.broker} has no topic {', '.join(missing)}; "
-                "run: ontrack topics create"
-            )
+        letters = topics_of(self._settings).dead_letters.name
+        counts = await counts_of(self._settings, *self._topics, letters)
         if self._letters is None:
             self._consumer = await start_consumer(self._settings)
             self._consumer.assign(

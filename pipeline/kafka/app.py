@@ -18,6 +18,7 @@ from faust.web import View
 
 from ontrack.pipeline.kafka.connection import ssl_context, topics_of
 from ontrack.pipeline.kafka.lane import Delivery
+from ontrack.pipeline.kafka.log import ends_seen
 from ontrack.pipeline.kafka.shell import STOP_S_MAX, Chore, chores, leave_for_good, prepare
 from ontrack.pipeline.kafka.transport import Transport
 from ontrack.pipeline.kafka.web import Page, pages, web_options
@@ -143,16 +144,11 @@ def run_worker(settings: Settings) -> None:
 
 def _ends(app: Any, topic: str) -> dict[int, int]:
     """Return the log's end of each partition, as the last answer to a fetch told it."""
-    found = {}
     try:
-        for tp in app.consumer.assignment():
-            end = app.consumer.highwater(tp) if tp.topic == topic else None
-            if end is not None:
-                found[tp.partition] = end
+        return ends_seen(app.consumer, topic)
     except (AssertionError, faust.exceptions.ConsumerNotStarted):
         # aiokafka asserts that it has the partition: it has just lost it. The next look will do.
         return {}
-    return found
 
 
 def _delivery(event: Any) -> Delivery:

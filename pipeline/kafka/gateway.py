@@ -18,7 +18,6 @@ import structlog
 
 from ontrack.operators.gate import effect_of
 from ontrack.operators.report import in_shadow
-from ontrack.operators.state import RunState
 from ontrack.pipeline import gate_wire as wire
 from ontrack.pipeline.fold import Fold, PartitionState
 from ontrack.pipeline.gate import DecidedBy, GateAnswer, GatePolicy, Tickets
@@ -355,18 +354,12 @@ class Gateway:
         effect = effect_of(proposal.tool, contracts).value
         seq = 0 if known is None else known.highest + 1
         decision = self._policy.decide(self._fold.stamp, proposal, effect, seq, why)
-        if not self._fold.intervenes or self._is_shadowed(proposal, known):
+        # Of a run that is not here, what its call says.
+        shadow = self._fold.is_shadowed(proposal, None) if known is None else known.shadow
+        if shadow or not self._fold.intervenes:
             decision = in_shadow(decision)
         self._record(asked, decision, "policy", owner)
         return GateAnswer.of(decision, "policy")
-
-    def _is_shadowed(self, proposal: Proposal, known: RunState | None) -> bool:
-        """Tell whether a run is in shadow mode; of one that is not here by what its call says."""
-        if known is not None:
-            return known.shadow
-        return self._fold.library.is_shadowed(
-            proposal.agent, proposal.task_id, proposal.tenant, None
-        )
 
     def _record(
         self, asked: _Asked, decision: Decision, by: DecidedBy, owner: Owned | None

@@ -27,7 +27,7 @@ from ontrack.pipeline.kafka.assignor import assignor
 from ontrack.pipeline.kafka.closing import closed
 from ontrack.pipeline.kafka.connection import client_arguments, start, topics_of
 from ontrack.pipeline.kafka.lane import Delivery
-from ontrack.pipeline.kafka.log import patiently, record_of
+from ontrack.pipeline.kafka.log import ends_seen, patiently, record_of
 from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.kafka.worker import Worker
 from ontrack.pipeline.settings import Settings
@@ -105,15 +105,9 @@ class Group:
 
     def ends(self) -> dict[int, int]:
         """Return the log's end of each partition of the events, as the last fetch told it."""
-        consumer = self._consumer
-        found: dict[int, int] = {}
-        if consumer is None:
-            return found
-        for place in consumer.assignment():
-            end = consumer.highwater(place) if place.topic == self._topics.events.name else None
-            if end is not None:
-                found[place.partition] = end
-        return found
+        if self._consumer is None:
+            return {}
+        return ends_seen(self._consumer, self._topics.events.name)
 
     async def commit(self, worker: Worker) -> None:
         """Tell the broker what is done with; where that fails, nothing is lost."""

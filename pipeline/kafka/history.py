@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from ontrack.pipeline.kafka.connection import start_consumer
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 
@@ -188,13 +188,7 @@ async def opened(settings: Settings, topic: str, *needed: str) -> AsyncIterator[
     BrokerUnavailable
         Kafka does not answer, or lacks a topic.
     """
-    counts = await partition_counts(settings)
-    missing = [name for name in (topic, *needed) if name not in counts]
-    if missing:
-        raise BrokerUnavailable(
-            f"Kafka at {settings.broker} has no topic {', '.join(missing)}; "
-            "run: ontrack topics create"
-        )
+    counts = await counts_of(settings, topic, *needed)
     consumer = await start_consumer(settings)
     try:
         yield History(consumer, topic, counts[topic])

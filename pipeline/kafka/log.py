@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -120,6 +120,13 @@ class LogReader:
         if self._consumer is None:
             self._consumer = await start_consumer(self._settings)
         return self._consumer
+
+
+def ends_seen(consumer: Any, topic: str) -> dict[int, int]:
+    """Return the log's end of each assigned partition of a topic, as the last fetch told it."""
+    places = [place for place in consumer.assignment() if place.topic == topic]
+    ends = {place.partition: consumer.highwater(place) for place in places}
+    return {number: end for number, end in ends.items() if end is not None}
 
 
 def record_of(message: ConsumerRecord) -> Record:

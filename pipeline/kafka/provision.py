@@ -93,6 +93,24 @@ async def partition_counts(settings: Settings) -> dict[str, int]:
     return {topic["topic"]: len(topic["partitions"]) for topic in described}
 
 
+async def counts_of(settings: Settings, *names: str) -> dict[str, int]:
+    """Return the number of partitions of each topic, these among them.
+
+    Raises
+    ------
+    BrokerUnavailable
+        Kafka does not answer, or lacks one of them.
+    """
+    counts = await partition_counts(settings)
+    missing = [name for name in names if name not in counts]
+    if missing:
+        raise BrokerUnavailable(
+            f"Kafka at {settings.broker} has no topic {', '.join(missing)}; "
+            "run: ontrack topics create"
+        )
+    return counts
+
+
 async def check_topics(settings: Settings) -> int:
     """Check that the topics exist and fit together; return the partitions of the events topic.
 
@@ -101,14 +119,8 @@ async def check_topics(settings: Settings) -> int:
     BrokerUnavailable
         Naming the topics that are missing, or that have another number of partitions.
     """
-    counts = await partition_counts(settings)
     topics = topics_of(settings)
-    missing = [spec.name for spec in topics if spec.name not in counts]
-    if missing:
-        raise BrokerUnavailable(
-            f"Kafka at {settings.broker} has no topic {', '.join(missing)}; "
-            "run: ontrack topics create"
-        )
+    counts = await counts_of(settings, *(spec.name for spec in topics))
     wanted = counts[topics.events.name]
     outputs = (
         topics.proposals,

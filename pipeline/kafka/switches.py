@@ -14,10 +14,10 @@ from ontrack.pipeline.kafka.connection import (
     topics_of,
     unreachable,
 )
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import BrokerUnavailable, InvalidInput
+from ontrack.topics.errors import InvalidInput
 from ontrack.topics.knowledge import Switch
 
 
@@ -48,7 +48,7 @@ async def throw(settings: Settings, key: str, switch: Switch | None) -> None:
     """
     topic = topics_of(settings).switches.name
     # A producer would ask for it again and again, or have the broker make it with other settings.
-    await _partitions(settings, topic)
+    await counts_of(settings, topic)
     value = None if switch is None else codecs.encode(switch)
     headers = codecs.event_headers(
         event_id=f"{key}:{datetime.now(UTC).isoformat()}",
@@ -75,9 +75,8 @@ async def thrown(settings: Settings) -> list[Thrown]:
         Kafka does not answer, or lacks the topic.
     """
     topic = topics_of(settings).switches.name
-    partitions = [
-        TopicPartition(topic, number) for number in range(await _partitions(settings, topic))
-    ]
+    count = (await counts_of(settings, topic))[topic]
+    partitions = [TopicPartition(topic, number) for number in range(count)]
     found: dict[str, Thrown] = {}
     consumer = await start_consumer(settings)
     try:
@@ -95,15 +94,6 @@ async def thrown(settings: Settings) -> list[Thrown]:
     finally:
         await consumer.stop()
     return [found[key] for key in sorted(found)]
-
-
-async def _partitions(settings: Settings, topic: str) -> int:
-    counts = await partition_counts(settings)
-    if topic not in counts:
-        raise BrokerUnavailable(
-            f"Kafka at {settings.broker} has no topic {topic}; run: ontrack topics create"
-        )
-    return counts[topic]
 
 
 def _read(value: bytes) -> Switch | None:

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 from aiokafka import TopicPartition
 
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings
-from ontrack.topics.errors import BrokerUnavailable
 
 
 async def tail(
@@ -26,13 +25,7 @@ async def tail(
     topics = topics_of(settings)
     said = (topics.verdicts, topics.interventions, topics.decisions, topics.scorecards)
     outputs = (topics.fleet,) if fleet else (*said, topics.dead_letters)
-    counts = await partition_counts(settings)
-    missing = [spec.name for spec in outputs if spec.name not in counts]
-    if missing:
-        raise BrokerUnavailable(
-            f"Kafka at {settings.broker} has no topic {', '.join(missing)}; "
-            "run: ontrack topics create"
-        )
+    counts = await counts_of(settings, *(spec.name for spec in outputs))
     partitions = [
         TopicPartition(spec.name, number) for spec in outputs for number in range(counts[spec.name])
     ]

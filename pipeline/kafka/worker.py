@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import structlog
 
@@ -218,8 +217,8 @@ class Worker:
             _, late = await asyncio.wait(waiting, timeout=DRAIN_S_MAX)
             if late:
                 _log.warning("stopped_with_unfinished_batches", lanes=len(late))
-        parts: list[_Part] = [self._fleet, self._directory, self._peers, self._audit]
-        parts += [self._follower, self._reader]
+        answering = (self._fleet, self._directory, self._peers, self._audit)
+        parts = (*answering, self._follower, self._reader)
         await asyncio.gather(*(closed(type(part).__name__, part.stop()) for part in parts))
         await closed("Emitter", self._emitter.stop())  # last, as others may still be sending
         await self.telemetry.stop()
@@ -279,7 +278,3 @@ class Worker:
         for lanes in (self._events, self._proposals):
             if partition in lanes:
                 lanes[partition].close()
-
-
-class _Part(Protocol):
-    def stop(self) -> Awaitable[object]: ...

@@ -694,11 +694,11 @@ async def test_a_look_for_partitions_that_fails_is_left_for_the_next(
         await until_it_is(feed, "live")
         failed = [0]
 
-        async def away(_settings: Settings) -> dict[str, int]:
+        async def away(_settings: Settings, *_names: str) -> dict[str, int]:
             failed[0] += 1
             raise BrokerUnavailable("no admin today")
 
-        monkeypatch.setattr(feed_kafka, "partition_counts", away)
+        monkeypatch.setattr(feed_kafka, "counts_of", away)
         await until(lambda: failed[0] > 1)
         await say_in(settings, topics_of(settings).verdicts.name, 0, codecs.encode(verdict("r", 0)))
         await until(lambda: "r:0" in listener.lines)
