@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -146,6 +146,13 @@ class _Bench:
         changes: dict[str, Any] = {"profile": profile, "operators": {}, "calibration": None}
         changed = settings.model_copy(update=changes)
         return replace(self, setup=replace(self.setup, settings=changed))
+
+    def each_profile(self, named: str | None) -> Iterator[tuple[str, _Bench]]:
+        """Yield it under both profiles, or as it is where one was named."""
+        from ontrack.pipeline.evaluation.watching import PROFILES
+
+        for name in PROFILES if named is None else (self.profile,):
+            yield name, self.under(name)
 
     def names(self, run: Recording) -> tuple[str, ...]:
         """Ids of a run's references."""
@@ -368,10 +375,8 @@ def tracking(runs: int | None, campaign_tasks: int, sample: int, **options: Any)
     jobs = tracking_runs.recorded_jobs(bench.recordings, bench.chosen, runs, sample)
     jobs += tracking_runs.controlled_jobs(campaign_tasks, sample)
     _require_some(jobs)
-    names = tracking_runs.PROFILES if options["profile"] is None else (bench.profile,)
     measures: dict[str, list[Measure]] = {}
-    for name in names:
-        under = bench.under(name)
+    for name, under in bench.each_profile(options["profile"]):
         found = under.work(f"tracking, {name}", tracking_runs.follow, jobs)
         measures[name] = summarise(jobs, found, name, bench.seed)
     if bench.as_json:
@@ -418,9 +423,7 @@ def horizon(runs: int, shortest: int, generated: int, steps: int, **options: Any
     jobs = horizon.recorded_jobs(bench.recordings, bench.chosen, shortest, runs)
     jobs += horizon.generated_jobs(generated, steps)
     _require_some(jobs)
-    names = horizon.PROFILES if options["profile"] is None else (bench.profile,)
-    for name in names:
-        under = bench.under(name)
+    for name, under in bench.each_profile(options["profile"]):
         found = under.work(f"horizon, {name}", horizon.compare, jobs)
         title = f"Long runs with shared rows against the same runs whole, {name}"
         bench.show(title, horizon.summarise(jobs, found, name))
@@ -452,14 +455,12 @@ def candidates(runs: int, campaign_tasks: int, counts: tuple[int, ...], **option
     Under both profiles, unless --profile names one. See docs/many-references.md.
     """
     bench = _prepare(**options)
-    from ontrack.pipeline.evaluation import candidates, tracking_runs
+    from ontrack.pipeline.evaluation import candidates
 
     jobs = candidates.recorded_jobs(bench.recordings, counts, runs, bench.seed)
     jobs += candidates.controlled_jobs(campaign_tasks, counts)
     _require_some(jobs)
-    names = tracking_runs.PROFILES if options["profile"] is None else (bench.profile,)
-    for name in names:
-        under = bench.under(name)
+    for name, under in bench.each_profile(options["profile"]):
         found = under.work(f"candidates, {name}", candidates.follow, jobs)
         figures = candidates.summarise(jobs, found, name, bench.seed)
         bench.show(f"Some references aligned against all of them, {name}", figures)

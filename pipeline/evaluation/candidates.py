@@ -26,12 +26,12 @@ from ontrack.pipeline.evaluation.controlled_scenarios import BENIGN, FAULTY, sce
 from ontrack.pipeline.evaluation.corpus import EVERYTHING, Recording, by_corpus
 from ontrack.pipeline.evaluation.measures import Estimate, Measure
 from ontrack.pipeline.evaluation.statistics import ratio_of_sums, wilson
+from ontrack.pipeline.evaluation.tracking import TIE
 from ontrack.pipeline.evaluation.tracking_runs import CONTROLLED, gather
 from ontrack.pipeline.evaluation.watching import Watcher
 from ontrack.topics.events import Event
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep
 
-TIE: Final = 1e-6
 STEPS_MAX: Final = 128
 """Longer runs are no references."""
 _ALL: Final = CandidateParams(all_max=1000)

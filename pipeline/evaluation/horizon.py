@@ -15,18 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.encoders import CachedEncoder
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.measures import Estimate, Measure
 from ontrack.pipeline.evaluation.watching import Watcher
-from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace.long_runs import long_references, long_run
 from ontrack.topics.events import Event, RunEnded, Step
 from ontrack.topics.knowledge import Reference
 from ontrack.topics.verdicts import Scorecard, Verdict
 
 EXPERIMENT: Final = "horizon"
-PROFILES: Final = ("paper", "default")
 REPEATING, WANDERING = "(repeating)", "(wandering)"
 UNBOUNDED: Final = {"active_max": 16_000, "exact_max": 16_000}
 """The prefix graph of whoever never collapses."""
@@ -196,7 +193,7 @@ def _course(
     references: Sequence[Reference],
     graph: Mapping[str, int],
 ) -> Course:
-    monitor = _monitor(watcher.settings, watcher.encoder, references, watcher, graph)
+    monitor = _monitor(watcher, references, graph)
     outputs = [said for event in events for said in monitor.feed(event)]
     outputs += monitor.feed(RunEnded(run_id=events[0].run_id))
     card = next(each for each in outputs if isinstance(each, Scorecard))
@@ -204,16 +201,13 @@ def _course(
 
 
 def _monitor(
-    settings: Settings,
-    encoder: CachedEncoder,
-    references: Sequence[Reference],
-    watcher: Watcher,
-    graph: Mapping[str, int],
+    watcher: Watcher, references: Sequence[Reference], graph: Mapping[str, int]
 ) -> EmbeddedMonitor:
-    operators: dict[str, Any] = {**settings.operators}
+    operators: dict[str, Any] = {**watcher.settings.operators}
     operators["prefix"] = {**operators.get("prefix", {}), **graph}
-    changed = settings.model_copy(update={"operators": operators})
-    return EmbeddedMonitor(changed, references, watcher.contracts.values(), encoder=encoder)
+    changed = watcher.settings.model_copy(update={"operators": operators})
+    contracts = watcher.contracts.values()
+    return EmbeddedMonitor(changed, references, contracts, encoder=watcher.encoder)
 
 
 def _gaps(whole: Course, other: Course, first: int) -> Gaps:

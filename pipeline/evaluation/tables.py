@@ -18,9 +18,9 @@ from ontrack.pipeline.evaluation.tables_report import Table, grid, number
 from ontrack.pipeline.evaluation.tables_split import Split, split
 from ontrack.pipeline.evaluation.tables_traces import TraceJob, trace
 from ontrack.pipeline.evaluation.tables_variants import Variant, watcher_of
-from ontrack.pipeline.evaluation.tables_watchings import PROFILES, Watchings, lacks
+from ontrack.pipeline.evaluation.tables_watchings import Watchings, lacks
 from ontrack.pipeline.evaluation.tables_whole import table6, table7, table8
-from ontrack.pipeline.evaluation.watching import Setup, Watcher
+from ontrack.pipeline.evaluation.watching import PROFILES, Setup, Watcher
 
 #: The paper's grid of section 6.2.
 GRID: Final = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)

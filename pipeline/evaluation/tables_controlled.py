@@ -16,9 +16,9 @@ from ontrack.pipeline.evaluation.controlled_scenarios import (
 )
 from ontrack.pipeline.evaluation.statistics import wilson
 from ontrack.pipeline.evaluation.tables_report import NONE, Table, number, percent
+from ontrack.pipeline.evaluation.watching import PROFILES
 from ontrack.pipeline.settings import Settings
 
-PROFILES: Final = ("paper", "default")
 _MARK: Final = {True: "yes", False: "**no**"}
 
 

@@ -11,7 +11,8 @@ from ontrack.pipeline.evaluation.statistics import Grouped, Resampled, auroc
 from ontrack.pipeline.evaluation.tables_report import Table, interval, number
 from ontrack.pipeline.evaluation.tables_split import balanced
 from ontrack.pipeline.evaluation.tables_traces import KS
-from ontrack.pipeline.evaluation.tables_watchings import PROFILES, SCORE, Watchings, lacks
+from ontrack.pipeline.evaluation.tables_watchings import SCORE, Watchings, lacks
+from ontrack.pipeline.evaluation.watching import PROFILES
 
 SEED_EACH, SEEDS = 100, 5
 

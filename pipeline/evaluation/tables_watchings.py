@@ -11,8 +11,8 @@ from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.policies import Course
 from ontrack.pipeline.evaluation.tables_split import Split
 from ontrack.pipeline.evaluation.tables_traces import Facts
+from ontrack.pipeline.evaluation.watching import PROFILES
 
-PROFILES: Final = ("paper", "default")
 #: What ranks runs under each profile.
 SCORE: Final = {"paper": "score", "default": "rank_score"}
 CLASS_MIN: Final = 10  # runs a class, below which an area says nothing

@@ -15,7 +15,8 @@ from ontrack.pipeline.evaluation.ranking import WHOLE_RUN
 from ontrack.pipeline.evaluation.statistics import Grouped, wilson
 from ontrack.pipeline.evaluation.tables_report import NONE, Table, interval, percent
 from ontrack.pipeline.evaluation.tables_split import balanced
-from ontrack.pipeline.evaluation.tables_watchings import CLASS_MIN, PROFILES, Watchings, lacks
+from ontrack.pipeline.evaluation.tables_watchings import CLASS_MIN, Watchings, lacks
+from ontrack.pipeline.evaluation.watching import PROFILES
 
 ABORT_EACH, EXIT_EACH, OUTCOME_EACH = 150, 50, 50
 

@@ -261,7 +261,7 @@ def solve(
     ahead = transport.widened(params, before)
     columns = objective.column_mass(before.coupling.plan)
     mask = frontier.frontier(columns, arrays, params.solver, ahead)
-    mass = np.full(after.cost.shape[1], 1.0 / arrays.mean_size)
+    mass = after.masses(after.cost.shape[1], arrays.mean_size)
     solved = converged.solve(
         solver,
         arrays,

@@ -17,7 +17,6 @@ from ontrack.pipeline.evaluation.tracking import LeakThresholds, StepGap, Taken,
 from ontrack.pipeline.evaluation.watching import Watcher
 from ontrack.topics.events import Event, Step
 
-PROFILES: Final = ("paper", "default")
 FAST: Final = "fast_path"
 CONVERGED: Final = "converged"
 CONTROLLED: Final = "(controlled)"

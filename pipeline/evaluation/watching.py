@@ -29,6 +29,7 @@ from ontrack.topics.verdicts import (
     VerdictName,
 )
 
+PROFILES: Final = ("paper", "default")
 SEVERE_FROM: Final = 3  # severity of a verdict that has the authority to intervene
 
 
