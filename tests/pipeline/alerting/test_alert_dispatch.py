@@ -28,7 +28,8 @@ from tests.pipeline.alerting.alerts_kit import (
     warn,
 )
 
-QUICK = {"retry_s": 0.001, "retry_s_max": 0.01, "timeout_s": 0.2, "attempts_max": 30}
+#: A pause of the machine must not look like a receiver's silence: attempts are counted here.
+QUICK = {"retry_s": 0.001, "retry_s_max": 0.01, "timeout_s": 3, "attempts_max": 30}
 
 
 def hook(url: str, **more: Any) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def alerts(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], Alert
 def table(url: str, route: str = "", attempts_max: int = 30) -> str:
     return (
         f'[alerts.sinks.ops]\ntype = "webhook"\nurl = "{url}"\nsecret = "{SECRET}"\n'
-        f"attempts_max = {attempts_max}\nretry_s = 0.01\nretry_s_max = 0.1\ntimeout_s = 0.25\n"
+        f"attempts_max = {attempts_max}\nretry_s = 0.01\nretry_s_max = 0.1\ntimeout_s = 2\n"
         '[alerts.default]\nsinks = ["ops"]\nrate_per_minute = 100000\n'
         f"{route or 'dedupe_s = 0'}\n"
     )
@@ -156,7 +156,7 @@ def test_killed_half_way_and_started_again_it_misses_nothing(
     outputs = [warn(f"run-{n % 30}", n) for n in range(100)]
     outputs += [decision(f"run-{n}", n) for n in range(20)]
     expected = {output.id for output in outputs}
-    with Receiver(fails_half_the_time(7), hang_s=0.3) as receiver:
+    with Receiver(fails_half_the_time(7)) as receiver:
         process = alerts(table(receiver.url))
         publish(settings, *outputs)
         process.start("--from-beginning")
@@ -185,7 +185,7 @@ def test_processes_that_come_and_go_share_the_partitions_and_miss_nothing(
 ) -> None:
     batches = [[warn(f"run-{b}-{n}") for n in range(30)] for b in range(3)]
     expected = {output.id for batch in batches for output in batch}
-    with Receiver(fails_half_the_time(3), hang_s=0.1) as receiver:
+    with Receiver(fails_half_the_time(3)) as receiver:
         first, second = (alerts(table(receiver.url)) for _ in range(2))
         first.start("--from-beginning")
         publish(settings, *batches[0])

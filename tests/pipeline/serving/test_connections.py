@@ -22,7 +22,7 @@ async def test_whoever_never_completes_a_request_is_let_go() -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    closing = asyncio.create_task(close_silent(runner, silent_s=0.1, round_s=0.05))
+    closing = asyncio.create_task(close_silent(runner, silent_s=1.0, round_s=0.05))
     try:
         await asyncio.sleep(0.2)  # some rounds have passed when the first one asks
         async with aiohttp.ClientSession() as http:
@@ -55,7 +55,7 @@ async def test_a_request_that_takes_long_is_answered() -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    closing = asyncio.create_task(close_silent(runner, silent_s=0.1, round_s=0.05))
+    closing = asyncio.create_task(close_silent(runner, silent_s=1.0, round_s=0.05))
     try:
         await asyncio.sleep(0.2)
         async with aiohttp.ClientSession() as http, http.get(f"http://{host}:{port}/") as answer:
