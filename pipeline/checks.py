@@ -67,7 +67,7 @@ def _settings(settings: Settings) -> Check:
 
 def _encoder(settings: Settings) -> Check:
     def look() -> str:
-        from ontrack.pipeline.encoders import make_encoder
+        from ontrack.pipeline.encoding.encoders import make_encoder
 
         encoder = make_encoder(settings.encoder)
         vector = encoder.encode(["the quick check of an encoder"])
@@ -79,7 +79,7 @@ def _encoder(settings: Settings) -> Check:
 def _profile(settings: Settings, encoder_works: bool) -> Check:
     def look() -> str:
         from ontrack.pipeline.embedded import profile_of
-        from ontrack.pipeline.encoders import make_encoder
+        from ontrack.pipeline.encoding.encoders import make_encoder
 
         if not encoder_works:
             return profile_of(settings, settings.encoder).name
@@ -98,7 +98,7 @@ def _calibration(settings: Settings, encoder_works: bool) -> list[Check]:
     if made is None or not encoder_works:
         return []
     from ontrack.pipeline.calibrated import mismatches
-    from ontrack.pipeline.encoders import make_encoder
+    from ontrack.pipeline.encoding.encoders import make_encoder
 
     amiss = mismatches(made, make_encoder(settings.encoder).name, settings.profile)
     detail = "; ".join(amiss) or f"{made.runs:,} runs, the newest of {made.newest or 'no time'}"

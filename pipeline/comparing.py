@@ -15,8 +15,8 @@ from ontrack.operators.trajectory import (
     TrajectoryDistance,
     weights_by_effect,
 )
-from ontrack.pipeline.event_reader import AUTO, EventReader
-from ontrack.pipeline.sources import expand
+from ontrack.pipeline.reading.event_reader import AUTO, EventReader
+from ontrack.pipeline.reading.sources import expand
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidInput
 from ontrack.topics.events import Step
@@ -54,7 +54,7 @@ def read_runs(
     Raises
     ------
     InvalidFile
-        As :func:`ontrack.pipeline.readers.read_events`.
+        As :func:`ontrack.pipeline.reading.readers.read_events`.
     """
     told: list[Reference] = []
     reader = EventReader(expand(paths), format, None, limits, told if may_be_references else None)

@@ -24,8 +24,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ontrack.pipeline.record import Record
-from ontrack.pipeline.timing import Durations
+from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.timing import Durations
 from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.events import Outcome
 from ontrack.topics.verdicts import (
@@ -40,7 +40,7 @@ from ontrack.topics.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from ontrack.pipeline.fold import Fold
+    from ontrack.pipeline.folding.fold import Fold
 
 ANSWER_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 ENGINE_BUCKETS = (

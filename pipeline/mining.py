@@ -12,9 +12,9 @@ from ontrack.operators.mining import MinedTask, MiningParams, Success, mine
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
 from ontrack.operators.selftest import RuleTest, SelfTest
-from ontrack.pipeline import readers
-from ontrack.pipeline.encoders import CachedEncoder
-from ontrack.pipeline.library import Library
+from ontrack.pipeline.encoding.encoders import CachedEncoder
+from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.reading import readers
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
 from ontrack.topics.events import Event, Outcome, RunEnded, Step
 from ontrack.topics.knowledge import (
@@ -123,7 +123,7 @@ def successes_in(
     Raises
     ------
     InvalidFile
-        As :func:`ontrack.pipeline.readers.read_events`.
+        As :func:`ontrack.pipeline.reading.readers.read_events`.
     """
     found = Successes(redaction)
     for each in readers.read_events(paths, format, None, limits):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from pydantic import SecretStr
 
-from ontrack.pipeline.gate_wire import Reply, json_reply, refusal
+from ontrack.pipeline.gating.wire import Reply, json_reply, refusal
 from ontrack.topics.errors import InvalidSettings, MessageTooLarge
 
 BODY_S_MAX = 10.0  # whoever sends slower than that holds a connection for nothing

@@ -34,7 +34,7 @@ DOCUMENTS = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "doc
 HOME, PORT = "/home/ada", "8100"
 LOG = re.compile(r"\d{4}-\d\d-\d\dT\S+Z \[\w+ *\]")
 
-BROKER = "needs a broker; these commands are run by tests/pipeline/test_kafka.py and its neighbours"
+BROKER = "needs a broker; tests/pipeline/kafka runs these commands"
 INSTALL = "downloads packages"
 ENDLESS = "goes on until it is stopped"
 PLACEHOLDER = "names files that only the reader has"
@@ -86,7 +86,7 @@ NOT_RUN = {
         "docs/operating.md",
         "curl -s http://127.0.0.1:6066/v1/gate -d "
         '\'{"run_id": "live-7", "tool": "issue_refund", "args": {"order": "A-17"}}\'',
-    ): "asks a worker; run by tests/pipeline/test_gate_http.py",
+    ): "asks a worker; run by tests/pipeline/gating/test_gate_http.py",
     (
         "docs/otlp.md",
         "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
@@ -95,7 +95,7 @@ NOT_RUN = {
     (
         "docs/otlp.md",
         "ontrack replay spans.binpb.zst",
-    ): "its file is made and read by tests/pipeline/test_otlp_protobuf.py",
+    ): "its file is made and read by tests/pipeline/reading/test_otlp_protobuf.py",
     (
         "docs/serve.md",
         "ontrack serve --broker 127.0.0.1:9092 --gate-url http://127.0.0.1:6066",
@@ -123,17 +123,20 @@ RUN_AS = {"make demo": "ontrack demo --fast"}
 
 #: Blocks of other languages that another test runs, by document and language.
 ELSEWHERE = {
-    ("README.md", "python"): "tests/pipeline/test_client.py",
-    ("docs/contracts.md", "yaml"): "tests/pipeline/test_contracts.py",
+    ("README.md", "python"): "tests/pipeline/sdk/test_client.py",
+    ("docs/contracts.md", "yaml"): "tests/pipeline/contracts/test_contracts.py",
     ("docs/distance.md", "pycon"): "tests/operators/test_trajectory.py",
     ("docs/otlp.md", "python"): "tests/pipeline/serving/test_exporter.py",
     ("docs/otlp.md", "yaml"): "tests/pipeline/serving/test_exporter.py",
-    ("docs/scoring.md", "python"): "tests/pipeline/test_score_api.py",
+    ("docs/scoring.md", "python"): "tests/pipeline/scoring/test_score_api.py",
     ("docs/sdk.md", "python"): "tests/pipeline/sdk/test_docs.py",
 }
 #: Blocks that are not run, by document and first line.
 NOT_TRIED = {
-    ("docs/operating.md", "import asyncio"): "needs a broker; tests/pipeline/test_client.py has it",
+    (
+        "docs/operating.md",
+        "import asyncio",
+    ): "needs a broker; sdk/test_client.py has it",
     ("docs/decisions/0005-lambda-per-encoder.md", "import sys"): "measures for minutes",
 }
 #: Languages of blocks in which nothing is to be run.

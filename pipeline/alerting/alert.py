@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from ontrack.pipeline.alerting.settings import GroupField, Route
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import MessageTooLarge, WrongShape
 from ontrack.topics.verdicts import Decision, Intervention, Output

@@ -9,8 +9,8 @@ from concurrent.futures import CancelledError
 from typing import Final
 
 from ontrack.pipeline.alerting.teller import Teller
-from ontrack.pipeline.record import Record
-from ontrack.pipeline.sources import Source
+from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.reading.sources import Source
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent, InvalidFile, UnknownEventType
 

@@ -12,7 +12,7 @@ from ontrack.pipeline.alerting.dispatch import Dispatcher
 from ontrack.pipeline.alerting.machine import Delivery, Outcome, State
 from ontrack.pipeline.alerting.settings import AlertSettings
 from ontrack.pipeline.alerting.sinks import Clock
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 from ontrack.topics.verdicts import Output
 
 

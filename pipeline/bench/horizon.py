@@ -14,7 +14,7 @@ from ontrack.operators.state import RunState
 from ontrack.pipeline.bench.clock import Contestant
 from ontrack.pipeline.bench.deepsize import deep_size
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, task_ids
 from ontrack.pipeline.workplace.long_runs import long_run

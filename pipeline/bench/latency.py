@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from ontrack.pipeline.bench.stage import WorkerProcess
 from ontrack.pipeline.bench.workload import Asked, Message
-from ontrack.pipeline.gate_wire import GATE_PATH
+from ontrack.pipeline.gating.wire import GATE_PATH
 from ontrack.pipeline.kafka.connection import client_arguments, start_consumer, topics_of
 from ontrack.pipeline.kafka.log import source_offset
 from ontrack.pipeline.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.runs import RunStore
+from ontrack.pipeline.folding.runs import RunStore
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts
 from ontrack.pipeline.workplace.long_runs import long_references, open_runs

@@ -6,7 +6,7 @@ from random import Random
 
 from ontrack.operators.state import RunState
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Step

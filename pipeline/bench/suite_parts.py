@@ -79,7 +79,7 @@ def _longest_solve() -> Contestant:
     """Return the converged solve of a prefix just below what is folded in a thread."""
     from ontrack.pipeline.bench.alignments import converge, make_step
     from ontrack.pipeline.bench.steps import REFERENCES, label
-    from ontrack.pipeline.offload import CELLS_MAX
+    from ontrack.pipeline.folding.offload import CELLS_MAX
 
     size = isqrt(CELLS_MAX // REFERENCES)
     problems = cycle([make_step(size, REFERENCES, seed) for seed in range(LONG_PROBLEMS)])

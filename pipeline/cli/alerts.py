@@ -23,10 +23,10 @@ from ontrack.pipeline.alerting.sinks import Parcel, SinkClient
 from ontrack.pipeline.alerting.teller import Teller
 from ontrack.pipeline.alerting.text import text_of
 from ontrack.pipeline.cli.options import broker_option, json_option
+from ontrack.pipeline.folding.quarantine import dead_letter
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.log import set_up_logging
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.quarantine import dead_letter
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.terminal import printable
 from ontrack.topics import codecs
@@ -128,7 +128,7 @@ class _Run:
             A file cannot be read; what stood before it was told.
         """
         from ontrack.pipeline.alerting.lines import read_lines
-        from ontrack.pipeline.sources import expand
+        from ontrack.pipeline.reading.sources import expand
 
         dispatcher = self._dispatcher(self._alerts)
         teller = Teller(self._alerts, dispatcher)

@@ -107,7 +107,7 @@ def command(
     from ontrack.pipeline.evaluation.processes import processors, run_jobs
     from ontrack.pipeline.evaluation.watching import Setup
     from ontrack.pipeline.log import set_up_logging
-    from ontrack.pipeline.readers import read_tools
+    from ontrack.pipeline.reading.readers import read_tools
     from ontrack.pipeline.settings import load_settings
 
     settings = load_settings(profile=profile, encoder=encoder)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ontrack.pipeline.cli.options import json_option
-from ontrack.pipeline.contract_formats import AUTO, FORMATS
+from ontrack.pipeline.contracts.formats import AUTO, FORMATS
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidFile
 from ontrack.topics.schemas import KINDS
 
 if TYPE_CHECKING:
-    from ontrack.pipeline.contract_import import Import
+    from ontrack.pipeline.contracts.importing import Import
 
 GUESSES_SHOWN_MAX = 50
 
@@ -57,8 +57,8 @@ def import_(paths: tuple[str, ...], format_: str, groups: tuple[str, ...], out: 
     and messages, and lists by group; - is standard input. Effects are written only where the
     source states them. What is left to guess is listed on standard error: write `effect` there.
     """
-    from ontrack.pipeline.contract_import import import_contracts, tool_record
-    from ontrack.pipeline.plain_files import plain_text
+    from ontrack.pipeline.contracts.importing import import_contracts, tool_record
+    from ontrack.pipeline.reading.plain_files import plain_text
 
     found = import_contracts(paths, format_, groups)
     records = [tool_record(tool.contract) for tool in found.tools.values()]
@@ -77,8 +77,8 @@ def check(paths: tuple[str, ...], tasks: tuple[str, ...], as_json: bool) -> None
     compile, are left over or read arguments that a tool does not have, and tools in `allowed` that
     only read.
     """
-    from ontrack.pipeline.contract_check import check_tasks
-    from ontrack.pipeline.readers import read_tasks, read_tools
+    from ontrack.pipeline.contracts.checking import check_tasks
+    from ontrack.pipeline.reading.readers import read_tasks, read_tools
 
     contracts = {tool.name: tool for path in paths for tool in read_tools(path)}
     read = [task for path in tasks for task in read_tasks(path, compiled=False)]

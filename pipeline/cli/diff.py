@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from ontrack.pipeline.cli.options import json_option
-from ontrack.pipeline.sources import STDIN, Source
+from ontrack.pipeline.reading.sources import STDIN, Source
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidEvent, InvalidFile
 from ontrack.topics.jsontext import parse

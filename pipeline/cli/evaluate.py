@@ -196,7 +196,7 @@ def _prepare(
     from ontrack.pipeline.evaluation.processes import processors
     from ontrack.pipeline.evaluation.watching import Setup
     from ontrack.pipeline.log import set_up_logging
-    from ontrack.pipeline.readers import read_tools
+    from ontrack.pipeline.reading.readers import read_tools
     from ontrack.pipeline.settings import load_settings
 
     settings = load_settings(profile=profile, encoder=encoder)
@@ -503,7 +503,7 @@ def tables(seed: int, runs: int, campaign_tasks: int, out: Path | None, **option
         as_json=False,
         **options,
     )
-    from ontrack.pipeline.encoders import make_encoder
+    from ontrack.pipeline.encoding.encoders import make_encoder
     from ontrack.pipeline.evaluation.tables import recorded_tables, report
     from ontrack.pipeline.evaluation.tables_controlled import controlled_tables
 

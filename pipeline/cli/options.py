@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ontrack.operators.redaction import Redaction
-from ontrack.pipeline import readers
+from ontrack.pipeline.reading import readers
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.knowledge import Provenance, Reference, Task, ToolContract

@@ -24,7 +24,7 @@ from ontrack.topics.knowledge import Reference, Task, ToolContract
 
 if TYPE_CHECKING:
     from ontrack.operators.profiles import Profile
-    from ontrack.pipeline.encoders import CachedEncoder
+    from ontrack.pipeline.encoding.encoders import CachedEncoder
     from ontrack.pipeline.mining import MinedSets, Successes
 
 IDS_SHOWN_MAX = 5
@@ -304,7 +304,7 @@ def _references(
     """Read references, and those written in tasks."""
     if bool(paths) == from_topic:
         raise click.UsageError("give either PATH… or --from-topic")
-    from ontrack.pipeline import readers
+    from ontrack.pipeline.reading import readers
 
     found = list(given.published)
     if paths:
@@ -371,7 +371,7 @@ def _axiomatic(given: _Given, goals: Sequence[str]) -> list[Reference]:
 def _profile(settings: Settings) -> tuple[Profile, CachedEncoder]:
     """Return the profile that tests sets, and the encoder; the paper's has no self-test."""
     from ontrack.operators.profiles import make_profile
-    from ontrack.pipeline.encoders import CachedEncoder, make_encoder
+    from ontrack.pipeline.encoding.encoders import CachedEncoder, make_encoder
 
     made = CachedEncoder(make_encoder(settings.encoder), settings.encoder_cache_entries)
     profile = make_profile(settings.profile, made.name)

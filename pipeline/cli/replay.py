@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ontrack.pipeline import readers
 from ontrack.pipeline.cli.dead_letters import moment
 from ontrack.pipeline.cli.options import (
     broker_option,
@@ -21,10 +20,11 @@ from ontrack.pipeline.cli.options import (
 )
 from ontrack.pipeline.cli.show import Printer
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
-from ontrack.pipeline.event_reader import AUTO
+from ontrack.pipeline.folding.quarantine import dead_letter
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.log import set_up_logging
-from ontrack.pipeline.quarantine import dead_letter
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.reading import readers
+from ontrack.pipeline.reading.event_reader import AUTO
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidEvent

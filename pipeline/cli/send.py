@@ -16,7 +16,7 @@ from ontrack.pipeline.cli.options import (
     load_knowledge,
     paths_argument,
 )
-from ontrack.pipeline.event_reader import SourceEvent
+from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics.codecs import Limits
 from ontrack.topics.events import Event
@@ -97,7 +97,7 @@ def _given(settings: Settings, paths: tuple[str, ...], knowledge: dict[str, Any]
 def _from_files(
     paths: tuple[str, ...], format_: str, limits: Limits
 ) -> Iterator[Event | SourceEvent]:
-    from ontrack.pipeline import readers
+    from ontrack.pipeline.reading import readers
 
     if "-" not in paths:
         # Read once before anything is sent: a bad line then sends nothing. Standard input can be

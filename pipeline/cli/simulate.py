@@ -17,7 +17,7 @@ import click
 
 from ontrack.operators.recovery import Fault
 from ontrack.pipeline.cli.options import broker_option, paths_argument
-from ontrack.pipeline.event_reader import SourceEvent
+from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.workplace.injection import FaultKind, FaultPlan, inject_recorded
 from ontrack.topics import codecs
@@ -191,7 +191,7 @@ def _recorded(
     counts: _Counts,
 ) -> Iterator[SourceEvent]:
     """Yield recorded runs as they end, with faults; all lines but those of the faults as read."""
-    from ontrack.pipeline import readers
+    from ontrack.pipeline.reading import readers
     from ontrack.pipeline.scoring.marks import marked
     from ontrack.pipeline.scoring.runs import by_run
 

@@ -11,7 +11,7 @@ import structlog
 
 from ontrack.pipeline.dashboard.feed import FeedState, FeedStatus, Letter, OnOutput
 from ontrack.pipeline.dashboard.run_model import RunPicture
-from ontrack.pipeline.quarantine import fault
+from ontrack.pipeline.folding.quarantine import fault
 from ontrack.topics.verdicts import DeadLetter, Decision, Output, Verdict, as_plain
 
 _log = structlog.get_logger(__name__)

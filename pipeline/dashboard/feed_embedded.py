@@ -15,8 +15,8 @@ from ontrack.pipeline.dashboard.feed_base import Told, now_ms
 from ontrack.pipeline.dashboard.pictures import MemoryPictures
 from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
-from ontrack.pipeline.gate import NoAnswer
-from ontrack.pipeline.quarantine import fault
+from ontrack.pipeline.folding.quarantine import fault
+from ontrack.pipeline.gating.answers import NoAnswer
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.serving.event_memory import EventMemory
 from ontrack.topics import codecs

@@ -18,10 +18,10 @@ from ontrack.pipeline.dashboard.feed import FeedState, Known, Letter, OnOutput, 
 from ontrack.pipeline.dashboard.feed_base import LETTERS_MAX, Told, cut, now_ms
 from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.dashboard.run_topic import RunTopic
+from ontrack.pipeline.folding.quarantine import fault
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.log import LogReader
 from ontrack.pipeline.kafka.provision import counts_of, partition_counts
-from ontrack.pipeline.quarantine import fault
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, InvalidSettings

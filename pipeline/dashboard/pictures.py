@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from ontrack.pipeline.dashboard.feed import Unavailable
 from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.fold import Fold
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.serving.event_memory import EventMemory
 from ontrack.topics.codecs import Limits
 

@@ -25,8 +25,8 @@ from ontrack.pipeline.dashboard.run_picture import (
     TimelineStep,
 )
 from ontrack.pipeline.dashboard.run_watch import Facts, RunWatch
-from ontrack.pipeline.fold import Fold
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.record import Record
 from ontrack.topics.codecs import Limits
 from ontrack.topics.events import RunEnded
 from ontrack.topics.verdicts import Output, Verdict, as_plain

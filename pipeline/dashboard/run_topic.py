@@ -12,15 +12,15 @@ from ontrack.pipeline.dashboard.feed import Known, Unavailable
 from ontrack.pipeline.dashboard.pictures import Pictures
 from ontrack.pipeline.dashboard.run_model import RunPicture
 from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.fold import Fold
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.library import ALWAYS, Library
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, record_of
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.provision import counts_of
-from ontrack.pipeline.library import ALWAYS, Library
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent

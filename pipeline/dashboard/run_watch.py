@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ontrack.operators import pooling
 from ontrack.operators.state import RunState
-from ontrack.pipeline.fold import Fold
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.record import Record
 from ontrack.solver import frontier, objective
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent

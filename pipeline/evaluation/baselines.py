@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ontrack.operators.canonical import arguments_text, call_key, name_tokens, tool_distance
-from ontrack.pipeline.encoders import CachedEncoder
+from ontrack.pipeline.encoding.encoders import CachedEncoder
 from ontrack.solver import converged
 from ontrack.solver.cost import CostWeights, combine, cosine_distance
 from ontrack.solver.problem import SolverParams, pack_references

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ontrack.pipeline import readers
 from ontrack.pipeline.calibrated import Budget, Calibration, CalibrationFile, Choice
 from ontrack.pipeline.evaluation.corpus import Recording
-from ontrack.pipeline.sources import expand
+from ontrack.pipeline.reading import readers
+from ontrack.pipeline.reading.sources import expand
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidFile
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from ontrack.operators.grouping import GroupParams, colliding
 from ontrack.operators.mining import Success
 from ontrack.operators.redaction import Redaction
-from ontrack.pipeline import readers
-from ontrack.pipeline.sources import STDIN
+from ontrack.pipeline.reading import readers
+from ontrack.pipeline.reading.sources import STDIN
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
 from ontrack.topics.errors import InvalidInput
 from ontrack.topics.events import Agent, Event, Outcome, RunEnded, RunStarted, Step
@@ -118,7 +118,7 @@ def read_corpora(
     Raises
     ------
     InvalidFile
-        As :func:`ontrack.pipeline.readers.read_events`.
+        As :func:`ontrack.pipeline.reading.readers.read_events`.
     InvalidInput
         No run of the files has both steps and an outcome.
     """

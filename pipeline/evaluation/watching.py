@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
-from ontrack.pipeline.encoders import CachedEncoder, make_encoder
+from ontrack.pipeline.encoding.encoders import CachedEncoder, make_encoder
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.injected import Herd
-from ontrack.pipeline.library import Library
+from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.events import Event, RunEnded, Step
 from ontrack.topics.knowledge import ToolContract

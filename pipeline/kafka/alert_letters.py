@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from ontrack.pipeline.alerting.alert import Alert
 from ontrack.pipeline.alerting.sinks import Parcel
+from ontrack.pipeline.folding.quarantine import dead_letter
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.emitter import Emitter, messages_of
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.quarantine import dead_letter
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import AlertUndelivered, InvalidEvent
 from ontrack.topics.verdicts import DeadLetter

@@ -16,6 +16,7 @@ import structlog
 from faust.types.auth import SASLMechanism
 from faust.web import View
 
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import ssl_context, topics_of
 from ontrack.pipeline.kafka.lane import Delivery
 from ontrack.pipeline.kafka.log import ends_seen
@@ -23,7 +24,6 @@ from ontrack.pipeline.kafka.shell import STOP_S_MAX, Chore, chores, leave_for_go
 from ontrack.pipeline.kafka.transport import Transport
 from ontrack.pipeline.kafka.web import Page, pages, web_options
 from ontrack.pipeline.kafka.worker import Worker
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 
 _log = structlog.get_logger(__name__)

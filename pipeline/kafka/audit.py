@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import structlog
 
-from ontrack.pipeline.gate import DecidedBy
-from ontrack.pipeline.gate_wire import DECIDED_BY_HEADER
+from ontrack.pipeline.gating.answers import DecidedBy
+from ontrack.pipeline.gating.wire import DECIDED_BY_HEADER
 from ontrack.pipeline.kafka.emitter import Emitter, Message
 from ontrack.pipeline.kafka.log import ANSWERED_HEADER
 from ontrack.pipeline.metrics import Metrics

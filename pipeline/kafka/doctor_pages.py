@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 from pydantic import ValidationError
 
 from ontrack.pipeline.checks import Check
-from ontrack.pipeline.gate_wire import GATE_PATH
+from ontrack.pipeline.gating.wire import GATE_PATH
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.history import Where, opened
 from ontrack.pipeline.kafka.owners import Claim

@@ -18,10 +18,10 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from ontrack.pipeline.folding.quarantine import KEY_BYTES_MAX
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import start_producer
 from ontrack.pipeline.kafka.log import MORE_HEADER, SOURCE_HEADER, Told
-from ontrack.pipeline.quarantine import KEY_BYTES_MAX
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.catalog import Catalogue

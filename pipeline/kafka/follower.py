@@ -7,9 +7,9 @@ import asyncio
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
+from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.provision import partition_counts
-from ontrack.pipeline.library import Library
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

@@ -18,10 +18,10 @@ import structlog
 
 from ontrack.operators.gate import effect_of
 from ontrack.operators.report import in_shadow
-from ontrack.pipeline import gate_wire as wire
-from ontrack.pipeline.fold import Fold, PartitionState
-from ontrack.pipeline.gate import DecidedBy, GateAnswer, GatePolicy, Tickets
-from ontrack.pipeline.gate_wire import Reply
+from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.gating import wire
+from ontrack.pipeline.gating.answers import DecidedBy, GateAnswer, GatePolicy, Tickets
+from ontrack.pipeline.gating.wire import Reply
 from ontrack.pipeline.kafka.audit import audit_message
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.peers import PeerUnreachable
@@ -149,7 +149,7 @@ class Gateway:
         raw
             A proposal as JSON, with an optional ``deadline_ms``.
         forwarded
-            Value of :data:`~ontrack.pipeline.gate_wire.FORWARDED_HEADER`; None for a question
+            Value of :data:`~ontrack.pipeline.gating.wire.FORWARDED_HEADER`; None for a question
             that was asked here first.
         """
         with self._telemetry.span("ontrack.gate") as span:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 
 _log = structlog.get_logger(__name__)
 

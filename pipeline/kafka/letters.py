@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from ontrack.pipeline.folding.quarantine import CUT_HEADER
 from ontrack.pipeline.kafka.connection import start_producer, topics_of
 from ontrack.pipeline.kafka.history import Where, opened
 from ontrack.pipeline.kafka.provision import partition_counts
-from ontrack.pipeline.quarantine import CUT_HEADER
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import AlertUndelivered, InvalidEvent

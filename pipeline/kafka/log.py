@@ -12,8 +12,8 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, KafkaTimeoutError
 
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import start_consumer
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import BrokerUnavailable
 

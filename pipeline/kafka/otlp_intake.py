@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import structlog
 
+from ontrack.pipeline.folding.quarantine import KEY_BYTES_MAX, dead_letter, fault
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.emitter import Message
-from ontrack.pipeline.otlp_protobuf import read_document
-from ontrack.pipeline.quarantine import KEY_BYTES_MAX, dead_letter, fault
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.reading.otlp_protobuf import read_document
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.adapters.otlp_live import LiveSpans

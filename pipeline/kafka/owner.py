@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ontrack.pipeline import offload
-from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.folding import offload
+from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.checkpoints import Checkpoints
 from ontrack.pipeline.kafka.emitter import (
     Emitter,
@@ -42,7 +43,6 @@ from ontrack.pipeline.kafka.modes import Modes
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry, Span
 from ontrack.topics.catalog import Catalogue

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from ontrack.pipeline.gate_wire import Reply
+from ontrack.pipeline.gating.wire import Reply
 from ontrack.pipeline.settings import Settings
 
 

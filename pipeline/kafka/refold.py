@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 from ontrack.pipeline.embedded import make_fold, proposal_of
-from ontrack.pipeline.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.library import ALWAYS, Library
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.history import History, Span, Where, opened
 from ontrack.pipeline.kafka.log import record_of
 from ontrack.pipeline.kafka.partitions import partition_of
-from ontrack.pipeline.library import ALWAYS, Library
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent

@@ -10,9 +10,9 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from ontrack.pipeline.gate import GateAnswer, Refusal
-from ontrack.pipeline.gate_client import GateClient
-from ontrack.pipeline.gate_wire import DECIDED_BY_HEADER, Redemption
+from ontrack.pipeline.gating.answers import GateAnswer, Refusal
+from ontrack.pipeline.gating.client import GateClient
+from ontrack.pipeline.gating.wire import DECIDED_BY_HEADER, Redemption
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

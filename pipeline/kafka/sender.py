@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from aiokafka.errors import KafkaError
 from pydantic import BaseModel
 
-from ontrack.pipeline.event_reader import SourceEvent
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
+from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Event

@@ -10,14 +10,14 @@ from contextlib import suppress
 import orjson
 import structlog
 
-from ontrack.pipeline.gate import GateAnswer, Refusal
-from ontrack.pipeline.gate_wire import Redemption
+from ontrack.pipeline.folding.quarantine import dead_letter
+from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.gating.answers import GateAnswer, Refusal
+from ontrack.pipeline.gating.wire import Redemption
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.emitter import Emitter, messages_of
 from ontrack.pipeline.kafka.remote import RemoteChannel
 from ontrack.pipeline.kafka.tailer import tail
-from ontrack.pipeline.quarantine import dead_letter
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.serving.engine import Listener
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

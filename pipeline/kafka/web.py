@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 
 from ontrack.pipeline import web as shared
-from ontrack.pipeline.gate_wire import FORWARDED_HEADER, GATE_PATH, REDEEM_PATH, Reply
+from ontrack.pipeline.gating.wire import FORWARDED_HEADER, GATE_PATH, REDEEM_PATH, Reply
 from ontrack.pipeline.kafka.worker import Worker
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.web import guard, read_body, response

@@ -22,8 +22,8 @@ from ontrack.operators.scoring_budget import OF_TASK, Observed
 from ontrack.operators.scoring_coverage import ReferencePath
 from ontrack.operators.scoring_plan import ScoringParams, TaskPlan, compile_plan
 from ontrack.operators.scoring_results import PathScore
-from ontrack.pipeline.event_reader import AUTO, EventReader, SourceEvent
-from ontrack.pipeline.readers import read_events
+from ontrack.pipeline.reading.event_reader import AUTO, EventReader, SourceEvent
+from ontrack.pipeline.reading.readers import read_events
 from ontrack.pipeline.scoring.marks import MarkedCalls
 from ontrack.pipeline.scoring.runs import Head, InOrder, RunFold, by_run
 from ontrack.pipeline.scoring.seen import Seen

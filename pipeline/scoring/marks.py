@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from ontrack.operators.recovery import Fault, MadeCall
-from ontrack.pipeline.event_reader import SourceEvent
+from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.topics.codecs import encode
 from ontrack.topics.errors import InvalidFile
 from ontrack.topics.events import Step

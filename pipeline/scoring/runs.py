@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from ontrack.operators import scoring
 from ontrack.operators.scoring_plan import ScoringParams, TaskPlan
 from ontrack.operators.scoring_results import PathScore
-from ontrack.pipeline.event_reader import SourceEvent
+from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.topics.events import Event, Outcome, RunEnded, RunStarted, Step
 from ontrack.topics.knowledge import ToolContract
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ontrack.pipeline.client import Blocked, Monitor
-from ontrack.pipeline.current import current_run
-from ontrack.pipeline.declared import declare, declared_contracts
-from ontrack.pipeline.http_channel import HttpChannel, ServeUnavailable
+from ontrack.pipeline.sdk.client import Blocked, Monitor
+from ontrack.pipeline.sdk.current import current_run
+from ontrack.pipeline.sdk.declared import declare, declared_contracts
+from ontrack.pipeline.sdk.http_channel import HttpChannel, ServeUnavailable
 from ontrack.pipeline.sdk.sync import ForkedRun, SyncMonitor
 from ontrack.pipeline.sdk.tools import monitored, tool
 

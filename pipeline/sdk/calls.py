@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from ontrack.pipeline.client import Blocked, Monitor
-from ontrack.pipeline.current import current_run
-from ontrack.pipeline.gate import GateAnswer
+from ontrack.pipeline.gating.answers import GateAnswer
 from ontrack.pipeline.sdk.arguments import Binder, plain
 from ontrack.pipeline.sdk.background import Background
+from ontrack.pipeline.sdk.client import Blocked, Monitor
+from ontrack.pipeline.sdk.current import current_run
 from ontrack.pipeline.sdk.sync import SyncMonitor
 from ontrack.topics.events import ErrorInfo
 

@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.otlp_protobuf import read_document
-from ontrack.pipeline.quarantine import fault
+from ontrack.pipeline.folding.quarantine import fault
+from ontrack.pipeline.reading.otlp_protobuf import read_document
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics.adapters.otlp_live import LiveSpans
 from ontrack.topics.errors import InvalidEvent, InvalidSettings

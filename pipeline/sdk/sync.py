@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import structlog
 
-from ontrack.pipeline.client import Monitor
-from ontrack.pipeline.current import set_current_run
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.gate import GateAnswer, Refusal
+from ontrack.pipeline.gating.answers import GateAnswer, Refusal
 from ontrack.pipeline.sdk.background import Background, ForkedRun, background
+from ontrack.pipeline.sdk.client import Monitor
+from ontrack.pipeline.sdk.current import set_current_run
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import OnTrackError
 from ontrack.topics.events import Agent, ErrorInfo, Outcome
@@ -30,7 +30,7 @@ EXIT_S_MAX = 3.0
 
 
 class SyncMonitor:
-    """A :class:`~ontrack.pipeline.client.Monitor` whose methods block.
+    """A :class:`~ontrack.pipeline.sdk.client.Monitor` whose methods block.
 
     Parameters, results and errors are those of the methods of the same names there. The work is
     done on an event loop in a thread of this process, one for all runs, so that a monitor in this

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar, overload
 
 from pydantic import ValidationError
 
-from ontrack.pipeline.declared import declare
 from ontrack.pipeline.sdk.arguments import Binder
 from ontrack.pipeline.sdk.calls import RAISE, Call, Run, Spec, run_of
+from ontrack.pipeline.sdk.declared import declare
 from ontrack.pipeline.sdk.streams import async_stream, stream
 from ontrack.topics.codecs import explain
 from ontrack.topics.errors import InvalidSettings
@@ -58,7 +58,7 @@ def tool(
     """Let a function that is an agent's tool ask the gate and report itself to the current run.
 
     The current run is the one whose ``with`` block (``async with`` for a
-    :class:`~ontrack.pipeline.client.Monitor`) the call is in. Outside of any block the function
+    :class:`~ontrack.pipeline.sdk.client.Monitor`) the call is in. Outside of any block the function
     does what it did before.
 
     Before the function runs, the gate is asked; then it runs; then a step is reported with its
@@ -74,7 +74,7 @@ def tool(
         What it is called for, in words.
     blocked
         What a call returns that the gate blocks, in place of raising
-        :class:`~ontrack.pipeline.client.Blocked`. A generator yields nothing then.
+        :class:`~ontrack.pipeline.sdk.client.Blocked`. A generator yields nothing then.
     gate
         Whether the gate is asked.
     effect, identity, produces, consumes, poll

@@ -9,8 +9,9 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from ontrack.pipeline.gate import NoAnswer
-from ontrack.pipeline.gate_wire import (
+from ontrack.pipeline.folding.quarantine import fault
+from ontrack.pipeline.gating.answers import NoAnswer
+from ontrack.pipeline.gating.wire import (
     GATE_PATH,
     REDEEM_PATH,
     Reply,
@@ -19,7 +20,6 @@ from ontrack.pipeline.gate_wire import (
     read_redemption,
     refusal,
 )
-from ontrack.pipeline.quarantine import fault
 from ontrack.pipeline.serving.connections import ASKED, note_request
 from ontrack.pipeline.serving.daemon import Daemon
 from ontrack.pipeline.serving.desk import Wish

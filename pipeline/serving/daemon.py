@@ -15,14 +15,14 @@ from typing import Protocol
 import structlog
 from aiohttp import web
 
-from ontrack.pipeline.asker import Asker
 from ontrack.pipeline.board import Board
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.gate import GateAnswer, GatePolicy
-from ontrack.pipeline.gate_wire import Reply, json_reply
+from ontrack.pipeline.folding.quarantine import dead_letter, fault
+from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.gating.answers import GateAnswer, GatePolicy
+from ontrack.pipeline.gating.asker import Asker
+from ontrack.pipeline.gating.wire import Reply, json_reply
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.quarantine import dead_letter, fault
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.serving.desk import Desk
 from ontrack.pipeline.serving.engine import EmbeddedEngine, Engine, Listener
 from ontrack.pipeline.serving.event_memory import EventMemory

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ontrack.operators.canonical import call_sha256
-from ontrack.pipeline.asker import Asker
 from ontrack.pipeline.board import Board
-from ontrack.pipeline.gate import GateAnswer
+from ontrack.pipeline.gating.answers import GateAnswer
+from ontrack.pipeline.gating.asker import Asker
 from ontrack.pipeline.serving.hooks.model import HookCall, HookReply
 from ontrack.pipeline.serving.sessions import Bypass, Pending, Session, Sessions
 from ontrack.topics.adapters.parts import built

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ontrack.pipeline import offload
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.fold import Said
-from ontrack.pipeline.gate import GateAnswer, Refusal, Tickets
-from ontrack.pipeline.gate_wire import Redemption
-from ontrack.pipeline.record import Record
-from ontrack.pipeline.timing import Observe, unobserved
+from ontrack.pipeline.folding import offload
+from ontrack.pipeline.folding.fold import Said
+from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.timing import Observe, unobserved
+from ontrack.pipeline.gating.answers import GateAnswer, Refusal, Tickets
+from ontrack.pipeline.gating.wire import Redemption
 from ontrack.topics import codecs
 from ontrack.topics.events import GapClosed, Notice, Proposal, RunEnded
 from ontrack.topics.knowledge import ToolContract

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from ontrack.pipeline.inflate import ENCODINGS, inflated, is_compressed
-from ontrack.pipeline.otlp_protobuf import (
+from ontrack.pipeline.reading.inflate import ENCODINGS, inflated, is_compressed
+from ontrack.pipeline.reading.otlp_protobuf import (
     read_document,
     response_json,
     response_protobuf,
@@ -125,7 +125,7 @@ def uncompressed(raw: bytes, content_encoding: str | None, bytes_max: int) -> by
     UnsupportedMedia
         Compressed in a way that is not known.
     MessageTooLarge, WrongShape
-        As :func:`~ontrack.pipeline.inflate.inflated`.
+        As :func:`~ontrack.pipeline.reading.inflate.inflated`.
     """
     for name in _compressions(content_encoding):
         if is_compressed(raw, name):

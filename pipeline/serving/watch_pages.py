@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from ontrack.pipeline.gate_wire import Reply, json_reply
+from ontrack.pipeline.gating.wire import Reply, json_reply
 from ontrack.pipeline.serving.daemon import Daemon
 from ontrack.pipeline.serving.stream import RECENT_MAX, TooManyReaders
 from ontrack.pipeline.web import response

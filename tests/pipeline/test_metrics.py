@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.metrics import Metrics
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, demo_runs, references
 from ontrack.topics.events import Step

@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ontrack.operators.profiles import make_profile, profile_names
-from ontrack.pipeline.client import Monitor
 from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
-from ontrack.pipeline.encoders import CachedEncoder
-from ontrack.pipeline.event_reader import SourceEvent
-from ontrack.pipeline.fold import Fold
+from ontrack.pipeline.encoding.encoders import CachedEncoder
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka import sender
-from ontrack.pipeline.library import Library
 from ontrack.pipeline.log import set_up_logging
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.reading.event_reader import SourceEvent
+from ontrack.pipeline.sdk.client import Monitor
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.events import ErrorInfo, Event, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Reference, ReferenceStep, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Verdict
-from tests.pipeline.test_fold import BreaksOnce
+from tests.pipeline.folding.test_fold import BreaksOnce
 
 SETTINGS = Settings(encoder="hashing", profile="paper")
 SECRET = "zq9Secret"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ontrack.pipeline.cli import cli
-from ontrack.pipeline.readers import read_references
+from ontrack.pipeline.reading.readers import read_references
 from ontrack.pipeline.workplace import contracts, simulate_run, task_ids
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidFile, InvalidInput

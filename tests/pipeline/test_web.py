@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from ontrack.pipeline import web as pages_module
-from ontrack.pipeline.gate_wire import Reply
+from ontrack.pipeline.gating.wire import Reply
 from ontrack.pipeline.kafka.web import check_exposure, web_options
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.web import is_loopback, read_body

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ontrack.pipeline.event_reader import SourceEvent
-from ontrack.pipeline.readers import read_events
+from ontrack.pipeline.reading.event_reader import SourceEvent
+from ontrack.pipeline.reading.readers import read_events
 from ontrack.topics.adapters import PARTIAL
 from ontrack.topics.adapters.parts import NO_TOOL
 from ontrack.topics.errors import InvalidEvent, InvalidFile

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from ontrack.pipeline.cli import cli
-from ontrack.pipeline.readers import read_events, read_tools
+from ontrack.pipeline.reading.readers import read_events, read_tools
 from ontrack.topics.adapters import FORMATS
 from ontrack.topics.errors import InvalidFile
 from ontrack.topics.events import RunStarted, Step

@@ -13,7 +13,7 @@ from typing import Any
 
 from ontrack.pipeline.alerting.alert import Alert, alert_of
 from ontrack.pipeline.alerting.settings import AlertSettings
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 from ontrack.topics import codecs
 from ontrack.topics.events import Agent
 from ontrack.topics.verdicts import (

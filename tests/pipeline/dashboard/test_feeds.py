@@ -26,11 +26,11 @@ from ontrack.pipeline.dashboard.fleet_model import FleetModel
 from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture
 from ontrack.pipeline.dashboard.run_topic import RunTopic
 from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import start_admin, topics_of
 from ontrack.pipeline.kafka.log import LogReader
 from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
-from ontrack.pipeline.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references, simulate_run, task_ids
 from ontrack.topics import codecs

@@ -13,7 +13,7 @@ from ontrack.pipeline.dashboard.feed import Unavailable
 from ontrack.pipeline.dashboard.pictures import Pictures
 from ontrack.pipeline.dashboard.run_model import RunFold
 from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.record import Record
+from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.settings import load_settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Step

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.encoders import CachedEncoder, HashingEncoder
+from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
 from ontrack.pipeline.evaluation.baselines import (
     BASELINES,
     Case,

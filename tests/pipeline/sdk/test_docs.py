@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ontrack.pipeline import declared
+from ontrack.pipeline.sdk import declared
 from tests.pipeline.serving.served import served
 
 ROOT = Path(__file__).resolve().parents[3]

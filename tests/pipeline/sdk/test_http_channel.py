@@ -12,10 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from ontrack.pipeline import http_channel
-from ontrack.pipeline.client import Blocked, Monitor
-from ontrack.pipeline.http_channel import ServeUnavailable
-from ontrack.pipeline.sdk import tool
+from ontrack.pipeline.sdk import http_channel, tool
+from ontrack.pipeline.sdk.client import Blocked, Monitor
+from ontrack.pipeline.sdk.http_channel import ServeUnavailable
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidSettings, MessageTooLarge, WrongShape

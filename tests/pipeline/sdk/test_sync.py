@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ontrack.pipeline.client import Blocked
 from ontrack.pipeline.sdk import ForkedRun, SyncMonitor
 from ontrack.pipeline.sdk.background import background
+from ontrack.pipeline.sdk.client import Blocked
 from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.verdicts import Verdict
 from tests.pipeline.sdk.recorded import ORDER, SETTINGS, Recorded

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ontrack.pipeline import declared
-from ontrack.pipeline.client import Blocked, Monitor
-from ontrack.pipeline.current import current_run
-from ontrack.pipeline.declared import declared_contracts
-from ontrack.pipeline.sdk import HttpChannel, SyncMonitor, monitored, sync, tool, tools
+from ontrack.pipeline.sdk import HttpChannel, SyncMonitor, declared, monitored, sync, tool, tools
+from ontrack.pipeline.sdk.client import Blocked, Monitor
+from ontrack.pipeline.sdk.current import current_run
+from ontrack.pipeline.sdk.declared import declared_contracts
 from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 from ontrack.topics.verdicts import Verdict
 from tests.pipeline.sdk.recorded import ORDER, SETTINGS, Recorded

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.asker import Asker
 from ontrack.pipeline.board import Board
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.gate import GateAnswer, GatePolicy, NoAnswer
+from ontrack.pipeline.gating.answers import GateAnswer, GatePolicy, NoAnswer
+from ontrack.pipeline.gating.asker import Asker
 from ontrack.pipeline.serving.desk import Desk, Wish
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.serving.hooks.model import HookCall, HookReply

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ontrack.pipeline.board import OUTPUTS_KEPT_MAX, Board
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.gate_wire import Redemption
+from ontrack.pipeline.gating.wire import Redemption
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.codecs import encode

@@ -24,11 +24,9 @@ from ontrack.topics.errors import BrokerUnavailable
 from ontrack.topics.events import Event, Step, TraceRef
 from ontrack.topics.verdicts import Output
 from tests.pipeline.fleet import WorkerProcess, wait_for
-from tests.pipeline.telemetry.collector import attributes, collector
-from tests.pipeline.telemetry.test_telemetry import TRACE_ID, closed_port, on
-from tests.pipeline.test_gateway import Harness
-from tests.pipeline.test_kafka import fleet_events
-from tests.pipeline.test_owner import (
+from tests.pipeline.kafka.test_gateway import Harness
+from tests.pipeline.kafka.test_kafka import fleet_events
+from tests.pipeline.kafka.test_owner import (
     EVENTS,
     OUTPUTS,
     TOPICS,
@@ -38,6 +36,8 @@ from tests.pipeline.test_owner import (
     new_owner,
     said,
 )
+from tests.pipeline.telemetry.collector import attributes, collector
+from tests.pipeline.telemetry.test_telemetry import TRACE_ID, closed_port, on
 
 
 class Listener:

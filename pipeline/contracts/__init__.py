@@ -1,0 +1,1 @@
+"""Tool contracts and tasks: taken over from others' schemas, and checked."""

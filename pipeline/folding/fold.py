@@ -1,0 +1,492 @@
+"""The fold: ``(partition state, record) -> outputs``. Deterministic; no Kafka, no clock.
+
+Every shell (embedded driver, Faust worker, replay) calls this and nothing else, so that the same
+records give the same bytes wherever they are folded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+
+import numpy as np
+import structlog
+
+from ontrack.operators import run, snapshot
+from ontrack.operators.admission import admit, content_digest, is_duplicate, refuse_after_end
+from ontrack.operators.profiles import Profile
+from ontrack.operators.redaction import Redaction
+from ontrack.operators.report import Stamp, in_shadow
+from ontrack.operators.state import RunState
+from ontrack.operators.vectors import StepVectors, step_texts
+from ontrack.pipeline.encoding.encoders import CachedEncoder
+from ontrack.pipeline.folding.family import Family
+from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.quarantine import dead_letter, fault
+from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.runs import RunStore
+from ontrack.pipeline.folding.waiting import Waiting, WaitingStep
+from ontrack.solver import kernels
+from ontrack.topics import codecs
+from ontrack.topics.errors import BeginningLost, InvalidEvent, KeyMismatch
+from ontrack.topics.events import (
+    ChildStarted,
+    Event,
+    GapClosed,
+    ModeChanged,
+    Notice,
+    ParentHalted,
+    Proposal,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    Step,
+)
+from ontrack.topics.verdicts import (
+    DeadLetter,
+    Decision,
+    InterventionName,
+    Output,
+)
+
+ENGINE = version("ontrack")
+_log = structlog.get_logger(__name__)
+
+#: What a record gives: outputs, and notices that belong into the log of events.
+Said = Output | Notice
+
+
+def engine_name() -> str:
+    """Return version and kernel: two kernels agree to 1e-12, which is not yet the same bytes."""
+    return ENGINE if kernels.compiled() is None else f"{ENGINE}+numba"
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Runs of one partition.
+
+    Parameters
+    ----------
+    runs
+        Open runs by id; the values are immutable. :meth:`Fold.partition` bounds their memory.
+    ended
+        Ended runs, the latest ``ended_runs_max``, with a digest of their last event.
+    heard_ms
+        Broker's time of the last event of each open run.
+    positions
+        Offset of the last event of each open run.
+    known_until
+        Offset up to which a run's events are in its state already, though the log is being read
+        from an earlier place (see :mod:`ontrack.pipeline.folding.checkpoint`).
+    cut_until
+        The log's beginning is gone and no checkpoint makes up for it: steps of runs that are first
+        seen up to this offset cannot be numbered any more, unless they bring their numbers.
+    cut_runs
+        Those runs; the latest ``ended_runs_max``.
+    touched
+        Open runs with an event since the last checkpoint; whoever writes one clears it.
+    duplicates
+        Steps dropped because they had been seen.
+    waiting
+        Steps that came before their predecessors.
+    family
+        Who started whom, and who was halted.
+    """
+
+    runs: MutableMapping[str, RunState] = field(default_factory=dict)
+    ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    heard_ms: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    known_until: dict[str, int] = field(default_factory=dict)
+    cut_until: int = -1
+    cut_runs: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    touched: set[str] = field(default_factory=set)
+    duplicates: int = 0
+    waiting: Waiting = field(default_factory=Waiting)
+    family: Family = field(default_factory=lambda: Family(20_000))
+
+
+class Fold:
+    """The monitor as a function of records.
+
+    Parameters
+    ----------
+    profile
+        Settings of the operators.
+    encoder
+        Text encoder; its name is part of the settings' digest.
+    library
+        What runs are compared with.
+    limits
+        Of one message.
+    ended_runs_max
+        Ended runs remembered a partition.
+    intervene
+        False is shadow mode: verdicts as ever, no interventions.
+    warm_runs_max
+        Open runs a partition that are kept as states; the longest idle ones are kept as bytes.
+    redaction
+        What is replaced in every event and proposal before anything looks at it.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        encoder: CachedEncoder,
+        library: Library,
+        limits: codecs.Limits | None = None,
+        ended_runs_max: int = 20_000,
+        intervene: bool = True,
+        warm_runs_max: int = 5000,
+        redaction: Redaction | None = None,
+    ) -> None:
+        self.profile = profile
+        self.encoder = encoder
+        self.library = library
+        self._limits = limits or codecs.Limits()
+        self._ended_runs_max = ended_runs_max
+        self._intervene = intervene
+        self._warm_runs_max = warm_runs_max
+        self.redaction = redaction or Redaction()
+        digest = profile.digest(encoder.name, self.redaction.fingerprint)
+        nothing = np.zeros(encoder.dimension, np.float32)
+        self._unencoded = StepVectors(nothing, nothing, nothing)
+        self.stamp = Stamp(profile.name, digest, engine_name())
+
+    @property
+    def intervenes(self) -> bool:
+        """False in shadow mode."""
+        return self._intervene
+
+    def partition(self) -> PartitionState:
+        """Return the state of a partition before its first record."""
+        return PartitionState(
+            RunStore(self._warm_runs_max, self.thaw), family=Family(self._ended_runs_max)
+        )
+
+    def thaw(self, held: bytes | RunState) -> RunState:
+        """Join a snapshot with the knowledge of its run's first event.
+
+        Raises
+        ------
+        InvalidSnapshot
+            It is damaged, or does not fit settings or references.
+        """
+        state = snapshot.read(held)[1] if isinstance(held, bytes) else held
+        knowledge = self.library.knowledge(state.task_id, state.run_id, state.started_ms)
+        return snapshot.restore(state, self.stamp, knowledge)
+
+    def apply(self, state: PartitionState, record: Record) -> list[Said]:
+        """Fold one record of the events topic; what cannot be used becomes a dead letter.
+
+        A step that came too early gives nothing yet: what it has to say comes with the record that
+        ends its waiting. Notices must be written into the log (or, without one, folded next).
+        """
+        return self._guarded(record, lambda: self._fold(state, record))
+
+    def _guarded(self, record: Record, fold: Callable[[], list[Said]]) -> list[Said]:
+        """Quarantine a record that cannot be folded."""
+        try:
+            return fold()
+        except InvalidEvent as error:
+            return [dead_letter(record, error)]
+        except Exception as error:  # noqa: BLE001
+            # A fault of ours must not stop the partition. Run states are immutable, so the run
+            # stands as it did before this record; the record is kept with its bytes.
+            _log.error("fold_failed", topic=record.topic, offset=record.offset, **fault(error))
+            return [dead_letter(record, error)]
+
+    def _fold(self, state: PartitionState, record: Record) -> list[Said]:
+        decoded = self._decoded(record)
+        event, run_id = decoded.event, decoded.event.run_id
+        _check_key(record, run_id)
+        if isinstance(event, ChildStarted):
+            # Before what is known already: it stands in the partition's entry, not in the run's.
+            return self._child(state, event)
+        if record.offset <= state.known_until.get(run_id, -1):
+            return []
+        if self._is_cut(state, event, record.offset):
+            return []
+        said = self._take(state, event, decoded.flags, record)
+        if run_id in state.runs:
+            state.positions[run_id] = record.offset
+            state.touched.add(run_id)
+            if record.timestamp_ms is not None and not isinstance(event, Notice):
+                state.heard_ms[run_id] = record.timestamp_ms
+        else:
+            state.positions.pop(run_id, None)
+            state.heard_ms.pop(run_id, None)
+            state.touched.discard(run_id)
+        return said
+
+    def _take(
+        self, state: PartitionState, event: Event, flags: tuple[str, ...], record: Record
+    ) -> list[Said]:
+        """Fold an event, and the waiting steps that it lets go."""
+        run_id = event.run_id
+        if isinstance(event, GapClosed):
+            # Another number in front: the gap that it speaks of has been filled meanwhile.
+            if state.waiting.first(run_id) != event.seq:
+                return []
+            state.waiting.give_up(run_id)
+            return self._let_go(state, run_id, everything=True)
+        if isinstance(event, ParentHalted):
+            return self._halt(state, event)
+        if isinstance(event, RunResumed):
+            return self._resume(state, event)
+        if isinstance(event, ModeChanged):
+            known = state.runs.get(run_id)
+            if known is not None and known.shadow != event.shadow:
+                state.runs[run_id] = replace(known, shadow=event.shadow)
+            return []
+        if isinstance(event, RunEnded):
+            said = self._let_go(state, run_id, everything=True)
+            return said + self._guarded(record, lambda: self._event(state, event, flags, record))
+        if isinstance(event, Step) and self._waits(state, event, record):
+            if not state.waiting.is_full(run_id, self.profile.reorder_steps_max):
+                return []
+            state.waiting.give_up(run_id)
+            return self._let_go(state, run_id, everything=True)
+        said = self._event(state, event, flags, record)
+        return said + self._let_go(state, run_id, everything=False)
+
+    def _decoded(self, record: Record) -> codecs.Decoded[Event]:
+        """Decode an event and redact it: no later text can hold what was redacted."""
+        decoded = codecs.decode_event(record.value, self._limits)
+        event = self.redaction.event(decoded.event)
+        return decoded if event is decoded.event else decoded._replace(event=event)
+
+    def decide(self, state: PartitionState, record: Record) -> Decision | DeadLetter:
+        """Answer one record of the proposals topic; the partition's runs stay as they are."""
+        try:
+            decoded = codecs.decode_proposal(record.value, self._limits)
+            _check_key(record, decoded.event.run_id)
+            return self.propose(state, decoded.event, record.timestamp_ms)
+        except InvalidEvent as error:
+            return dead_letter(record, error)
+        except Exception as error:  # noqa: BLE001 (as in apply)
+            _log.error("gate_failed", topic=record.topic, offset=record.offset, **fault(error))
+            return dead_letter(record, error)
+
+    def propose(
+        self, state: PartitionState, proposal: Proposal, timestamp_ms: int | None = None
+    ) -> Decision:
+        """Answer a proposal; a run that is not known yet is judged as it would start.
+
+        Raises
+        ------
+        EventAfterEnd
+            The run has ended.
+        """
+        proposal = self.redaction.event(proposal)
+        if proposal.run_id in state.ended:
+            raise refuse_after_end(proposal)
+        known = state.runs.get(proposal.run_id)
+        if known is None:
+            known = self._start(proposal, timestamp_ms)
+        answer = run.propose(self.profile, known, proposal, self._vectors(proposal, known))
+        return in_shadow(answer) if known.shadow or not self._intervene else answer
+
+    def _start(self, event: Event | Proposal, timestamp_ms: int | None) -> RunState:
+        """Begin a run with what had been published by its first event."""
+        knowledge = self.library.knowledge(event.task_id, event.run_id, timestamp_ms)
+        return run.start(
+            self.stamp, event, knowledge, timestamp_ms, self.is_shadowed(event, timestamp_ms)
+        )
+
+    def is_shadowed(self, named: Event | Proposal | RunState, time_ms: int | None) -> bool:
+        """Tell whether a run that is called so begins in shadow mode."""
+        return self.library.is_shadowed(named.agent, named.task_id, named.tenant, time_ms)
+
+    def _event(
+        self, state: PartitionState, event: Event, flags: tuple[str, ...], record: Record
+    ) -> list[Said]:
+        if event.run_id in state.ended:
+            if isinstance(event, RunEnded) and state.ended[event.run_id] == _digest(event):
+                state.duplicates += 1  # the same end again
+                return []
+            raise refuse_after_end(event)
+        known = state.runs.get(event.run_id)
+        said: list[Said] = []
+        if known is None:
+            known = self._start(event, record.timestamp_ms)
+            said += _introduction(event)
+        elif known.parent_run_id is None and event.parent_run_id is not None:
+            known = replace(known, parent_run_id=event.parent_run_id)
+            said += _introduction(event)
+        if isinstance(event, RunStarted):
+            if known.highest < 0 and known.task_id is None and event.task_id is not None:
+                # Nothing has been judged yet: take the task that the first event did not name.
+                time_ms = record.timestamp_ms
+                knowledge = self.library.knowledge(event.task_id, event.run_id, time_ms)
+                known = run.rename(known, event, knowledge, time_ms)
+                known = replace(known, shadow=self.is_shadowed(known, time_ms))
+            state.runs[event.run_id] = known
+            return said
+        if isinstance(event, RunEnded):
+            return said + self._end(state, known, event)
+        assert isinstance(event, Step)
+        return said + self._step(state, known, event, flags)
+
+    def _waits(self, state: PartitionState, event: Step, record: Record) -> bool:
+        """Let a step wait that comes before its predecessor, and tell whether it does.
+
+        Never the first step of a run: some number from 1, and some runs begin in the middle.
+
+        Raises
+        ------
+        ConflictingDuplicate
+            Another step waits under the same number.
+        """
+        known = state.runs.get(event.run_id)
+        if event.seq is None or known is None or not 0 <= known.highest < event.seq - 1:
+            return False
+        is_refused = len(known.seen) >= self.profile.steps_max
+        if is_refused or not self.profile.reorder_steps_max:
+            return False
+        if not state.waiting.is_worthwhile(event.run_id):
+            return False
+        digest = content_digest(event)
+        if is_duplicate(event, digest, state.waiting.digest(event.run_id, event.seq)):
+            state.duplicates += 1
+        else:
+            state.waiting.add(event.run_id, WaitingStep(event.seq, digest, record))
+        return True
+
+    def _let_go(self, state: PartitionState, run_id: str, everything: bool) -> list[Said]:
+        """Fold a run's waiting steps, in order: those whose turn it is, or all."""
+        said: list[Said] = []
+        while (first := state.waiting.first(run_id)) is not None:
+            known = state.runs[run_id]
+            if first > known.highest + 1 and not everything:
+                break
+            record = state.waiting.take_first(run_id).record
+
+            def fold(known: RunState = known, record: Record = record) -> list[Said]:
+                event, flags = self._decoded(record)
+                assert isinstance(event, Step)
+                return self._step(state, known, event, flags)
+
+            said += self._guarded(record, fold)
+        return said
+
+    def _child(self, state: PartitionState, event: ChildStarted) -> list[Said]:
+        """Note a run's child; one that starts after its parent's halt is halted as well."""
+        parent, child = event.run_id, event.child_run_id
+        known = state.runs.get(parent)
+        if not self._intervene:
+            return []
+        if parent not in state.ended:
+            state.family.add(parent, child)
+        if parent in state.family.halted or (known is not None and known.abort.halted):
+            return [ParentHalted(run_id=child, parent_run_id=parent)]
+        return []
+
+    def _halt(self, state: PartitionState, event: ParentHalted) -> list[Said]:
+        """Halt a run because the one that started it was halted."""
+        known = state.runs.get(event.run_id)
+        if known is None or known.abort.halted or known.shadow or not self._intervene:
+            return []
+        state.runs[event.run_id], intervention = run.halt_by_parent(known, event.parent_run_id)
+        return [*self._tell_children(state, event.run_id), intervention]
+
+    def _resume(self, state: PartitionState, event: RunResumed) -> list[Said]:
+        """Let a halted run go on; one that was not halted is left as it is."""
+        state.family.resume(event.run_id)
+        known = state.runs.get(event.run_id)
+        if known is not None and known.abort.halted:
+            state.runs[event.run_id] = run.resume(known)
+        return []
+
+    def _tell_children(self, state: PartitionState, run_id: str) -> list[Said]:
+        children = state.family.halt(run_id)
+        return [ParentHalted(run_id=child, parent_run_id=run_id) for child in children]
+
+    def _is_cut(self, state: PartitionState, event: Event, offset: int) -> bool:
+        """Tell whether a step would be numbered by arrival where earlier arrivals may be gone.
+
+        A number once published for another step would be published again: equal ids with unequal
+        bytes, the one thing that a consumer must never see. What was judged before is passed over.
+
+        Raises
+        ------
+        BeginningLost
+            Nobody has judged this step, and nobody can number it any more.
+        """
+        run_id = event.run_id
+        if not isinstance(event, Step) or event.seq is not None or run_id in state.runs:
+            return False
+        if offset > state.cut_until and run_id not in state.cut_runs:
+            return False
+        state.cut_runs[run_id] = None
+        if len(state.cut_runs) > self._ended_runs_max:
+            state.cut_runs.popitem(last=False)
+        if offset <= state.cut_until:
+            return True
+        raise BeginningLost(
+            f"run {run_id!r} began before what the events topic still holds, and this step has no "
+            "number of its own; number the steps (seq), or keep events longer than runs take"
+        )
+
+    def _step(
+        self, state: PartitionState, known: RunState, event: Step, flags: tuple[str, ...]
+    ) -> list[Said]:
+        admission = admit(event.run_id, known.seen, known.highest, self.profile.steps_max, event)
+        if admission.duplicate:
+            state.duplicates += 1
+            return []
+        stepped, verdict, intervention = run.step(
+            self.profile, known, event, admission, self._vectors(event, known), flags
+        )
+        state.runs[event.run_id] = stepped
+        if intervention is None or not self._intervene:
+            return [verdict]
+        notices: list[Said] = []
+        if intervention.intervention is InterventionName.HALT:
+            notices = self._tell_children(state, event.run_id)
+        return [*notices, intervention, verdict]
+
+    def _end(self, state: PartitionState, known: RunState, event: RunEnded) -> list[Said]:
+        scorecard = run.end(self.profile, known, event)
+        state.runs.pop(event.run_id, None)
+        state.family.end(event.run_id)
+        state.waiting.end(event.run_id)
+        state.ended[event.run_id] = _digest(event)
+        if len(state.ended) > self._ended_runs_max:
+            state.ended.popitem(last=False)
+        return [scorecard]
+
+    def _vectors(self, call: Step | Proposal, known: RunState) -> StepVectors:
+        """Encode a call's texts; zeros where no operator that is switched on looks at them."""
+        profile = self.profile
+        if profile.loop is None and profile.gain is None and known.knowledge.references is None:
+            return self._unencoded
+        texts = step_texts(call, profile.result_characters_max)
+        action, args, result = self.encoder.encode(texts)
+        return StepVectors(action, args, result)
+
+
+def _introduction(event: Event) -> list[Said]:
+    """Tell a run's parent, if it has one, that the run has begun."""
+    parent = event.parent_run_id
+    if parent is None or parent == event.run_id:
+        return []
+    return [ChildStarted(run_id=parent, child_run_id=event.run_id)]
+
+
+def _digest(event: RunEnded) -> bytes:
+    return hashlib.blake2b(codecs.encode(event), digest_size=8).digest()
+
+
+def _check_key(record: Record, run_id: str) -> None:
+    """Files have no keys; on a topic the key decides the partition, so it must be the run id."""
+    if record.topic == "memory" or record.timestamp_ms is None:
+        return
+    if record.key != run_id.encode():
+        raise KeyMismatch(
+            f"the message key is not the run id {run_id!r}; events of one run must share a "
+            "partition, so send them with the run id as key"
+        )
