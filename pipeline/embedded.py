@@ -10,9 +10,9 @@ from ontrack.operators.overrides import override
 from ontrack.operators.profiles import Profile, make_profile
 from ontrack.pipeline.calibrated import warn_of_mismatch
 from ontrack.pipeline.encoding.encoders import CachedEncoder, Encoder, make_encoder
-from ontrack.pipeline.folding.fold import Fold, Said
+from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
-from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.timing import Observe, timed_apply, unobserved
 from ontrack.pipeline.settings import Settings
 from ontrack.solver import kernels

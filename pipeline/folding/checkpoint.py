@@ -24,7 +24,8 @@ from typing import Any
 
 from ontrack.operators import snapshot
 from ontrack.operators.state import RunState
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.topics.errors import InvalidSnapshot
 
 PARTITION_KEY = b""

@@ -7,9 +7,8 @@ records give the same bytes wherever they are folded.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
@@ -23,15 +22,17 @@ from ontrack.operators.report import Stamp, in_shadow
 from ontrack.operators.state import RunState
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoding.encoders import CachedEncoder
+from ontrack.pipeline.folding import kinship
 from ontrack.pipeline.folding.family import Family
 from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.quarantine import dead_letter, fault
-from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.runs import RunStore
-from ontrack.pipeline.folding.waiting import Waiting, WaitingStep
+from ontrack.pipeline.folding.waiting import WaitingStep
 from ontrack.solver import kernels
 from ontrack.topics import codecs
-from ontrack.topics.errors import BeginningLost, InvalidEvent, KeyMismatch
+from ontrack.topics.errors import InvalidEvent, KeyMismatch
 from ontrack.topics.events import (
     ChildStarted,
     Event,
@@ -49,64 +50,15 @@ from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
     InterventionName,
-    Output,
 )
 
 ENGINE = version("ontrack")
 _log = structlog.get_logger(__name__)
 
-#: What a record gives: outputs, and notices that belong into the log of events.
-Said = Output | Notice
-
 
 def engine_name() -> str:
     """Return version and kernel: two kernels agree to 1e-12, which is not yet the same bytes."""
     return ENGINE if kernels.compiled() is None else f"{ENGINE}+numba"
-
-
-@dataclass(slots=True)
-class PartitionState:
-    """Runs of one partition.
-
-    Parameters
-    ----------
-    runs
-        Open runs by id; the values are immutable. :meth:`Fold.partition` bounds their memory.
-    ended
-        Ended runs, the latest ``ended_runs_max``, with a digest of their last event.
-    heard_ms
-        Broker's time of the last event of each open run.
-    positions
-        Offset of the last event of each open run.
-    known_until
-        Offset up to which a run's events are in its state already, though the log is being read
-        from an earlier place (see :mod:`ontrack.pipeline.folding.checkpoint`).
-    cut_until
-        The log's beginning is gone and no checkpoint makes up for it: steps of runs that are first
-        seen up to this offset cannot be numbered any more, unless they bring their numbers.
-    cut_runs
-        Those runs; the latest ``ended_runs_max``.
-    touched
-        Open runs with an event since the last checkpoint; whoever writes one clears it.
-    duplicates
-        Steps dropped because they had been seen.
-    waiting
-        Steps that came before their predecessors.
-    family
-        Who started whom, and who was halted.
-    """
-
-    runs: MutableMapping[str, RunState] = field(default_factory=dict)
-    ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
-    heard_ms: dict[str, int] = field(default_factory=dict)
-    positions: dict[str, int] = field(default_factory=dict)
-    known_until: dict[str, int] = field(default_factory=dict)
-    cut_until: int = -1
-    cut_runs: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    touched: set[str] = field(default_factory=set)
-    duplicates: int = 0
-    waiting: Waiting = field(default_factory=Waiting)
-    family: Family = field(default_factory=lambda: Family(20_000))
 
 
 class Fold:
@@ -163,9 +115,9 @@ class Fold:
 
     def partition(self) -> PartitionState:
         """Return the state of a partition before its first record."""
-        return PartitionState(
-            RunStore(self._warm_runs_max, self.thaw), family=Family(self._ended_runs_max)
-        )
+        most = self._ended_runs_max
+        runs = RunStore(self._warm_runs_max, self.thaw)
+        return PartitionState(runs, ended_runs_max=most, family=Family(most))
 
     def thaw(self, held: bytes | RunState) -> RunState:
         """Join a snapshot with the knowledge of its run's first event.
@@ -205,21 +157,13 @@ class Fold:
         _check_key(record, run_id)
         if isinstance(event, ChildStarted):
             # Before what is known already: it stands in the partition's entry, not in the run's.
-            return self._child(state, event)
+            return [*kinship.child_started(state, event)] if self._intervene else []
         if record.offset <= state.known_until.get(run_id, -1):
             return []
-        if self._is_cut(state, event, record.offset):
+        if state.is_cut(event, record.offset):
             return []
         said = self._take(state, event, decoded.flags, record)
-        if run_id in state.runs:
-            state.positions[run_id] = record.offset
-            state.touched.add(run_id)
-            if record.timestamp_ms is not None and not isinstance(event, Notice):
-                state.heard_ms[run_id] = record.timestamp_ms
-        else:
-            state.positions.pop(run_id, None)
-            state.heard_ms.pop(run_id, None)
-            state.touched.discard(run_id)
+        state.heard(event, record)
         return said
 
     def _take(
@@ -234,9 +178,10 @@ class Fold:
             state.waiting.give_up(run_id)
             return self._let_go(state, run_id, everything=True)
         if isinstance(event, ParentHalted):
-            return self._halt(state, event)
+            return [*kinship.parent_halted(state, event)] if self._intervene else []
         if isinstance(event, RunResumed):
-            return self._resume(state, event)
+            kinship.resumed(state, event)
+            return []
         if isinstance(event, ModeChanged):
             known = state.runs.get(run_id)
             if known is not None and known.shadow != event.shadow:
@@ -313,10 +258,10 @@ class Fold:
         said: list[Said] = []
         if known is None:
             known = self._start(event, record.timestamp_ms)
-            said += _introduction(event)
+            said += kinship.introduction(event)
         elif known.parent_run_id is None and event.parent_run_id is not None:
             known = replace(known, parent_run_id=event.parent_run_id)
-            said += _introduction(event)
+            said += kinship.introduction(event)
         if isinstance(event, RunStarted):
             if known.highest < 0 and known.task_id is None and event.task_id is not None:
                 # Nothing has been judged yet: take the task that the first event did not name.
@@ -373,64 +318,6 @@ class Fold:
             said += self._guarded(record, fold)
         return said
 
-    def _child(self, state: PartitionState, event: ChildStarted) -> list[Said]:
-        """Note a run's child; one that starts after its parent's halt is halted as well."""
-        parent, child = event.run_id, event.child_run_id
-        known = state.runs.get(parent)
-        if not self._intervene:
-            return []
-        if parent not in state.ended:
-            state.family.add(parent, child)
-        if parent in state.family.halted or (known is not None and known.abort.halted):
-            return [ParentHalted(run_id=child, parent_run_id=parent)]
-        return []
-
-    def _halt(self, state: PartitionState, event: ParentHalted) -> list[Said]:
-        """Halt a run because the one that started it was halted."""
-        known = state.runs.get(event.run_id)
-        if known is None or known.abort.halted or known.shadow or not self._intervene:
-            return []
-        state.runs[event.run_id], intervention = run.halt_by_parent(known, event.parent_run_id)
-        return [*self._tell_children(state, event.run_id), intervention]
-
-    def _resume(self, state: PartitionState, event: RunResumed) -> list[Said]:
-        """Let a halted run go on; one that was not halted is left as it is."""
-        state.family.resume(event.run_id)
-        known = state.runs.get(event.run_id)
-        if known is not None and known.abort.halted:
-            state.runs[event.run_id] = run.resume(known)
-        return []
-
-    def _tell_children(self, state: PartitionState, run_id: str) -> list[Said]:
-        children = state.family.halt(run_id)
-        return [ParentHalted(run_id=child, parent_run_id=run_id) for child in children]
-
-    def _is_cut(self, state: PartitionState, event: Event, offset: int) -> bool:
-        """Tell whether a step would be numbered by arrival where earlier arrivals may be gone.
-
-        A number once published for another step would be published again: equal ids with unequal
-        bytes, the one thing that a consumer must never see. What was judged before is passed over.
-
-        Raises
-        ------
-        BeginningLost
-            Nobody has judged this step, and nobody can number it any more.
-        """
-        run_id = event.run_id
-        if not isinstance(event, Step) or event.seq is not None or run_id in state.runs:
-            return False
-        if offset > state.cut_until and run_id not in state.cut_runs:
-            return False
-        state.cut_runs[run_id] = None
-        if len(state.cut_runs) > self._ended_runs_max:
-            state.cut_runs.popitem(last=False)
-        if offset <= state.cut_until:
-            return True
-        raise BeginningLost(
-            f"run {run_id!r} began before what the events topic still holds, and this step has no "
-            "number of its own; number the steps (seq), or keep events longer than runs take"
-        )
-
     def _step(
         self, state: PartitionState, known: RunState, event: Step, flags: tuple[str, ...]
     ) -> list[Said]:
@@ -444,19 +331,14 @@ class Fold:
         state.runs[event.run_id] = stepped
         if intervention is None or not self._intervene:
             return [verdict]
-        notices: list[Said] = []
+        notices: list[Notice] = []
         if intervention.intervention is InterventionName.HALT:
-            notices = self._tell_children(state, event.run_id)
+            notices = kinship.tell_children(state, event.run_id)
         return [*notices, intervention, verdict]
 
     def _end(self, state: PartitionState, known: RunState, event: RunEnded) -> list[Said]:
         scorecard = run.end(self.profile, known, event)
-        state.runs.pop(event.run_id, None)
-        state.family.end(event.run_id)
-        state.waiting.end(event.run_id)
-        state.ended[event.run_id] = _digest(event)
-        if len(state.ended) > self._ended_runs_max:
-            state.ended.popitem(last=False)
+        state.end(event.run_id, _digest(event))
         return [scorecard]
 
     def _vectors(self, call: Step | Proposal, known: RunState) -> StepVectors:
@@ -467,14 +349,6 @@ class Fold:
         texts = step_texts(call, profile.result_characters_max)
         action, args, result = self.encoder.encode(texts)
         return StepVectors(action, args, result)
-
-
-def _introduction(event: Event) -> list[Said]:
-    """Tell a run's parent, if it has one, that the run has begun."""
-    parent = event.parent_run_id
-    if parent is None or parent == event.run_id:
-        return []
-    return [ChildStarted(run_id=parent, child_run_id=event.run_id)]
 
 
 def _digest(event: RunEnded) -> bytes:

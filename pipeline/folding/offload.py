@@ -20,8 +20,9 @@ from typing import Any, Protocol
 
 from ontrack.operators import settled
 from ontrack.operators.state import RunState
-from ontrack.pipeline.folding.fold import Fold, PartitionState, Said
-from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.timing import Observe, timed_apply, unobserved
 from ontrack.topics.errors import InvalidSnapshot
 

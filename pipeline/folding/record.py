@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ontrack.topics.events import Notice
+from ontrack.topics.verdicts import Output
+
+#: What a record gives: outputs, and notices that belong into the log of events.
+Said = Output | Notice
+
 
 @dataclass(frozen=True, slots=True)
 class Record:

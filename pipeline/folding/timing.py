@@ -12,8 +12,9 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from ontrack.pipeline.folding.fold import Fold, PartitionState, Said
-    from ontrack.pipeline.folding.record import Record
+    from ontrack.pipeline.folding.fold import Fold
+    from ontrack.pipeline.folding.partition import PartitionState
+    from ontrack.pipeline.folding.record import Record, Said
 
 
 Observe = Callable[[float], None]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import structlog
 
 from ontrack.pipeline.folding import checkpoint
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.kafka.emitter import Emitter, Message, snapshot_message
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, patiently

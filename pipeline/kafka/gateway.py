@@ -18,7 +18,8 @@ import structlog
 
 from ontrack.operators.gate import effect_of
 from ontrack.operators.report import in_shadow
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.gating import wire
 from ontrack.pipeline.gating.answers import DecidedBy, GateAnswer, GatePolicy, Tickets
 from ontrack.pipeline.gating.wire import Reply

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ontrack.pipeline.folding.fold import PartitionState
 from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import ModeChanged
 

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from ontrack.pipeline.folding import offload
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.checkpoints import Checkpoints
 from ontrack.pipeline.kafka.emitter import (

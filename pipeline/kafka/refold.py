@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 from ontrack.pipeline.embedded import make_fold, proposal_of
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import ALWAYS, Library
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.folding import offload
-from ontrack.pipeline.folding.fold import Said
-from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.timing import Observe, unobserved
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal, Tickets
 from ontrack.pipeline.gating.wire import Redemption

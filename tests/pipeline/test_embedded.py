@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold, proposal_of
-from ontrack.pipeline.folding.fold import PartitionState
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, demo_runs, references, simulate_run, task_ids

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding import checkpoint, offload
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.events import (

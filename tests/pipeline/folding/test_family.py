@@ -13,8 +13,9 @@ from ontrack.operators.profiles import make_profile
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
 from ontrack.pipeline.folding.family import CHILDREN_MAX, Family
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import (

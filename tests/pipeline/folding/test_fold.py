@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 from ontrack.operators.profiles import make_profile
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
@@ -286,7 +287,8 @@ def test_a_fault_in_the_gate_becomes_a_dead_letter_too() -> None:
 
 
 def test_only_the_latest_ended_runs_are_remembered() -> None:
-    fold, state = fresh_fold(ended_runs_max=2), PartitionState()
+    fold = fresh_fold(ended_runs_max=2)
+    state = fold.partition()
     for run_id in ("a", "b", "c"):
         fold.apply(state, record(codecs.encode(RunEnded(run_id=run_id))))
     assert list(state.ended) == ["b", "c"]

@@ -12,8 +12,9 @@ import pytest
 
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding import offload
-from ontrack.pipeline.folding.fold import Fold, PartitionState, Said
-from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace.long_runs import long_references, long_run
 from ontrack.topics import codecs

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from ontrack.operators.profiles import make_profile
 from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.waiting import BYTES_MAX
 from ontrack.pipeline.kafka.log import MORE_HEADER
 from ontrack.topics import codecs

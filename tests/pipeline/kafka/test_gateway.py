@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ontrack.operators.canonical import call_sha256
 from ontrack.operators.report import Stamp
 from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.folding.fold import PartitionState
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.gating.answers import GateAnswer, GatePolicy
 from ontrack.pipeline.gating.wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply

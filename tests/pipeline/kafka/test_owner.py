@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from ontrack.operators import snapshot
 from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.emitter import Message, topic_of
 from ontrack.pipeline.kafka.log import Told, record_of, source_offset

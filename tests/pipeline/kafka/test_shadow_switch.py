@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from ontrack.operators import snapshot
 from ontrack.pipeline.cli.shadow import command
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.folding.fold import Fold, PartitionState
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.modes import Modes
