@@ -13,7 +13,7 @@ from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from ontrack.pipeline.dashboard.feed import Feed
+    from ontrack.pipeline.dashboard.feeds.feed import Feed
 
 
 @click.command(name="dashboard")
@@ -88,10 +88,10 @@ def _feed(settings: Settings, source: str | None, fast: bool) -> Feed:
 
         return demo_feed(settings, FAST_PAUSE_S if fast else PAUSE_S)
     if source is not None:
-        from ontrack.pipeline.dashboard.feed_http import HttpFeed
+        from ontrack.pipeline.dashboard.feeds.http import HttpFeed
 
         token = settings.web_token
         return HttpFeed(source, None if token is None else token.get_secret_value())
-    from ontrack.pipeline.dashboard.feed_kafka import KafkaFeed
+    from ontrack.pipeline.dashboard.feeds.kafka import KafkaFeed
 
     return KafkaFeed(settings)

@@ -122,7 +122,7 @@ def _daemon(
     record: str | None,
     tell: Listener,
 ) -> Daemon:
-    from ontrack.pipeline.dashboard.pictures import MemoryPictures
+    from ontrack.pipeline.dashboard.feeds.pictures import MemoryPictures
     from ontrack.pipeline.serving.daemon import Daemon
     from ontrack.pipeline.serving.recording import Recording
     from ontrack.pipeline.telemetry import NoTelemetry, Telemetry

@@ -16,15 +16,18 @@ from nicegui import ui
 from nicegui.client import Client, templates
 from pydantic import SecretStr
 
-from ontrack.pipeline.dashboard import fleet_page, letters_page, references_page, run_page
 from ontrack.pipeline.dashboard.auth import NONCE, Guard
-from ontrack.pipeline.dashboard.desk import Desk
-from ontrack.pipeline.dashboard.feed import Feed
-from ontrack.pipeline.dashboard.fleet_model import FleetModel
+from ontrack.pipeline.dashboard.feeds.feed import Feed
+from ontrack.pipeline.dashboard.fleet.model import FleetModel
+from ontrack.pipeline.dashboard.pages import fleet as fleet_page
+from ontrack.pipeline.dashboard.pages import letters as letters_page
+from ontrack.pipeline.dashboard.pages import references as references_page
+from ontrack.pipeline.dashboard.pages import run as run_page
+from ontrack.pipeline.dashboard.pages.desk import Desk
 from ontrack.pipeline.web import check_exposure
 from ontrack.topics.errors import InvalidSettings
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parent / "pages" / "assets"
 STOP_S_MAX = 3  # for browsers that look when the dashboard is told to stop
 RECONNECT_S = 20.0  # a page that was away for less goes on where it was
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 
-from ontrack.pipeline.dashboard.feed_embedded import EmbeddedFeed, play
+from ontrack.pipeline.dashboard.feeds.embedded import EmbeddedFeed, play
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, demo_runs, load_stream, references

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.dashboard import charts, sparks
-from ontrack.pipeline.dashboard.fleet_model import Minutes, filled
-from ontrack.pipeline.dashboard.run_model import (
+from ontrack.pipeline.dashboard.fleet.model import Minutes, filled
+from ontrack.pipeline.dashboard.pages import charts, sparks
+from ontrack.pipeline.dashboard.run.model import (
     Coupling,
     GraphEdge,
     GraphNode,

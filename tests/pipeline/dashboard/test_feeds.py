@@ -16,15 +16,16 @@ import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRecord
 from aiokafka.admin.new_partitions import NewPartitions
 
-from ontrack.pipeline.dashboard import feed_kafka, run_topic
-from ontrack.pipeline.dashboard.feed import Feed, FeedState, FeedStatus, Unavailable
-from ontrack.pipeline.dashboard.feed_base import LETTER_CHARACTERS_MAX, Heard
-from ontrack.pipeline.dashboard.feed_embedded import EmbeddedFeed, play
-from ontrack.pipeline.dashboard.feed_http import HttpFeed
-from ontrack.pipeline.dashboard.feed_kafka import KafkaFeed
-from ontrack.pipeline.dashboard.fleet_model import FleetModel
-from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture
-from ontrack.pipeline.dashboard.run_topic import RunTopic
+from ontrack.pipeline.dashboard.feeds import kafka as feed_kafka
+from ontrack.pipeline.dashboard.feeds import topic as run_topic
+from ontrack.pipeline.dashboard.feeds.base import LETTER_CHARACTERS_MAX, Heard
+from ontrack.pipeline.dashboard.feeds.embedded import EmbeddedFeed, play
+from ontrack.pipeline.dashboard.feeds.feed import Feed, FeedState, FeedStatus, Unavailable
+from ontrack.pipeline.dashboard.feeds.http import HttpFeed
+from ontrack.pipeline.dashboard.feeds.kafka import KafkaFeed
+from ontrack.pipeline.dashboard.feeds.topic import RunTopic
+from ontrack.pipeline.dashboard.fleet.model import FleetModel
+from ontrack.pipeline.dashboard.run.model import RunFold, RunPicture
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import start_admin, topics_of

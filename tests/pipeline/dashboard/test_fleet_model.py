@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.dashboard.fleet_minutes import MINUTE_MS
-from ontrack.pipeline.dashboard.fleet_model import (
+from ontrack.pipeline.dashboard.fleet.minutes import MINUTE_MS
+from ontrack.pipeline.dashboard.fleet.model import (
     FleetModel,
     Group,
     Query,

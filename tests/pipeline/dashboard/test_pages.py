@@ -11,25 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.dashboard.feed import FeedState, Letter, Unavailable
-from ontrack.pipeline.dashboard.fleet_model import FleetModel, filled
-from ontrack.pipeline.dashboard.run_model import TimelineStep
-from ontrack.pipeline.dashboard.text import TONES, moment, money, run_href, shown
+from ontrack.pipeline.dashboard.feeds.feed import FeedState, Letter, Unavailable
+from ontrack.pipeline.dashboard.fleet.model import FleetModel, filled
+from ontrack.pipeline.dashboard.pages.text import TONES, moment, money, run_href, shown
+from ontrack.pipeline.dashboard.run.model import TimelineStep
 from ontrack.topics.knowledge import Reference, StepBudget, Task
 from ontrack.topics.verdicts import DeadLetter, DeadLetterError, VerdictName
 from tests.pipeline.dashboard.said import dead_letter, intervention, scorecard, verdict
 
 pytest.importorskip("nicegui")
 
-from ontrack.pipeline.dashboard import (  # noqa: E402
-    fleet_cells,
-    letters_page,
-    references_page,
-    run_cells,
-    run_page,
-)
-from ontrack.pipeline.dashboard.desk import Desk  # noqa: E402
-from ontrack.pipeline.dashboard.fleet_cells import Asked  # noqa: E402
+from ontrack.pipeline.dashboard.pages import fleet_cells, run_cells
+from ontrack.pipeline.dashboard.pages import letters as letters_page
+from ontrack.pipeline.dashboard.pages import references as references_page
+from ontrack.pipeline.dashboard.pages import run as run_page
+from ontrack.pipeline.dashboard.pages.desk import Desk
+from ontrack.pipeline.dashboard.pages.fleet_cells import Asked
 
 
 def test_every_verdict_has_a_tone() -> None:

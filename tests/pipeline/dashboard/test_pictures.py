@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ontrack.pipeline.dashboard.feed import Unavailable
-from ontrack.pipeline.dashboard.pictures import Pictures
-from ontrack.pipeline.dashboard.run_model import RunFold
+from ontrack.pipeline.dashboard.feeds.feed import Unavailable
+from ontrack.pipeline.dashboard.feeds.pictures import Pictures
+from ontrack.pipeline.dashboard.run.model import RunFold
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.settings import load_settings

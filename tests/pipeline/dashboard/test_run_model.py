@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture, picture_of
+from ontrack.pipeline.dashboard.run.model import RunFold, RunPicture, picture_of
 from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.record import Record

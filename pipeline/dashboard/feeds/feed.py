@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.dashboard.run.model import RunPicture
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import DeadLetter, Output
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ontrack.pipeline.board import Board, RunView
-from ontrack.pipeline.dashboard.fleet_groups import Group, GroupKind, Groups
-from ontrack.pipeline.dashboard.fleet_minutes import MinuteCounts, Minutes
-from ontrack.pipeline.dashboard.fleet_rows import (
+from ontrack.pipeline.dashboard.fleet.groups import Group, GroupKind, Groups
+from ontrack.pipeline.dashboard.fleet.minutes import MinuteCounts, Minutes
+from ontrack.pipeline.dashboard.fleet.rows import (
     TRAIL_MAX,
     Query,
     RunRow,
@@ -23,7 +23,7 @@ from ontrack.pipeline.dashboard.fleet_rows import (
     Unsaid,
     matches,
 )
-from ontrack.pipeline.dashboard.fleet_view import Page, View
+from ontrack.pipeline.dashboard.fleet.view import Page, View
 from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,

@@ -13,9 +13,9 @@ import aiohttp
 from pydantic import TypeAdapter, ValidationError
 from yarl import URL
 
-from ontrack.pipeline.dashboard.feed import FeedState, Known, Letter, OnOutput, Unavailable
-from ontrack.pipeline.dashboard.feed_base import Told, now_ms
-from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.dashboard.feeds.base import Told, now_ms
+from ontrack.pipeline.dashboard.feeds.feed import FeedState, Known, Letter, OnOutput, Unavailable
+from ontrack.pipeline.dashboard.run.model import RunPicture
 from ontrack.pipeline.serving.stream import HEARTBEAT_S, RECENT_MAX
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent

@@ -8,9 +8,10 @@ from urllib.parse import urlencode
 
 from nicegui import context, events, ui
 
-from ontrack.pipeline.dashboard import sparks
-from ontrack.pipeline.dashboard.desk import Desk
-from ontrack.pipeline.dashboard.fleet_cells import (
+from ontrack.pipeline.dashboard.fleet.model import GroupKind, RunStateName, SortKey, View
+from ontrack.pipeline.dashboard.pages import sparks
+from ontrack.pipeline.dashboard.pages.desk import Desk
+from ontrack.pipeline.dashboard.pages.fleet_cells import (
     FILTERS,
     SINCE_MIN,
     UNSAID,
@@ -23,10 +24,17 @@ from ontrack.pipeline.dashboard.fleet_cells import (
     recent_cells,
     run_facts,
 )
-from ontrack.pipeline.dashboard.fleet_model import GroupKind, RunStateName, SortKey, View
-from ontrack.pipeline.dashboard.text import TONES, shown
-from ontrack.pipeline.dashboard.theme import frame, toggle
-from ontrack.pipeline.dashboard.widgets import Column, Facts, Filters, Grid, Spark, Words, pager
+from ontrack.pipeline.dashboard.pages.text import TONES, shown
+from ontrack.pipeline.dashboard.pages.theme import frame, toggle
+from ontrack.pipeline.dashboard.pages.widgets import (
+    Column,
+    Facts,
+    Filters,
+    Grid,
+    Spark,
+    Words,
+    pager,
+)
 
 TICK_S = 0.25  # four times a second at most is anything sent to a browser
 SLOW_TICKS = 4  # sums, charts and menus: once a second

@@ -14,7 +14,7 @@ import numpy as np
 from ontrack.operators import pooling, run
 from ontrack.operators.prefix import PrefixState
 from ontrack.operators.state import RunState
-from ontrack.pipeline.dashboard.run_picture import (
+from ontrack.pipeline.dashboard.run.picture import (
     Coupling,
     GraphEdge,
     GraphNode,
@@ -24,7 +24,7 @@ from ontrack.pipeline.dashboard.run_picture import (
     Series,
     TimelineStep,
 )
-from ontrack.pipeline.dashboard.run_watch import Facts, RunWatch
+from ontrack.pipeline.dashboard.run.watch import Facts, RunWatch
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.record import Record
 from ontrack.topics.codecs import Limits
@@ -44,7 +44,7 @@ __all__ = [
     "picture_of",
 ]
 
-#: By the numbers of :mod:`ontrack.pipeline.dashboard.run_watch`.
+#: By the numbers of :mod:`ontrack.pipeline.dashboard.run.watch`.
 PLACES: Final[tuple[Place, ...]] = ("dormant", "ahead", "active", "satisfied")
 ACTION_CHARACTERS_MAX: Final = 240
 

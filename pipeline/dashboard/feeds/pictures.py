@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from ontrack.pipeline.dashboard.feed import Unavailable
-from ontrack.pipeline.dashboard.run_model import RunFold, RunPicture
+from ontrack.pipeline.dashboard.feeds.feed import Unavailable
+from ontrack.pipeline.dashboard.run.model import RunFold, RunPicture
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.record import Record

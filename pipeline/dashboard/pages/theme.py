@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from nicegui import context, ui
 
-from ontrack.pipeline.dashboard.feed import Feed
-from ontrack.pipeline.dashboard.text import shown
-from ontrack.pipeline.dashboard.widgets import Words
+from ontrack.pipeline.dashboard.feeds.feed import Feed
+from ontrack.pipeline.dashboard.pages.text import shown
+from ontrack.pipeline.dashboard.pages.widgets import Words
 
 THEME_COOKIE = "ontrack_theme"
 CHECK_S = 0.5  # how often a page looks how its feed stands

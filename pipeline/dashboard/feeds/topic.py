@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from ontrack.pipeline.dashboard.feed import Known, Unavailable
-from ontrack.pipeline.dashboard.pictures import Pictures
-from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.dashboard.feeds.feed import Known, Unavailable
+from ontrack.pipeline.dashboard.feeds.pictures import Pictures
+from ontrack.pipeline.dashboard.run.model import RunPicture
 from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import ALWAYS, Library

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ontrack.pipeline.dashboard.feed import Feed
-from ontrack.pipeline.dashboard.fleet_model import FleetModel
+from ontrack.pipeline.dashboard.feeds.feed import Feed
+from ontrack.pipeline.dashboard.fleet.model import FleetModel
 
 
 def now_ms() -> int:

@@ -7,11 +7,11 @@ import binascii
 
 from nicegui import ui
 
-from ontrack.pipeline.dashboard.desk import Desk
-from ontrack.pipeline.dashboard.feed import Letter, Unavailable
-from ontrack.pipeline.dashboard.text import moment, shown
-from ontrack.pipeline.dashboard.theme import frame
-from ontrack.pipeline.dashboard.widgets import Column, Facts, Grid, Row, Words
+from ontrack.pipeline.dashboard.feeds.feed import Letter, Unavailable
+from ontrack.pipeline.dashboard.pages.desk import Desk
+from ontrack.pipeline.dashboard.pages.text import moment, shown
+from ontrack.pipeline.dashboard.pages.theme import frame
+from ontrack.pipeline.dashboard.pages.widgets import Column, Facts, Grid, Row, Words
 from ontrack.pipeline.terminal import printable
 
 LETTERS_MAX = 200

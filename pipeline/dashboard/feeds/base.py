@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import structlog
 
-from ontrack.pipeline.dashboard.feed import FeedState, FeedStatus, Letter, OnOutput
-from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.dashboard.feeds.feed import FeedState, FeedStatus, Letter, OnOutput
+from ontrack.pipeline.dashboard.run.model import RunPicture
 from ontrack.pipeline.folding.quarantine import fault
 from ontrack.topics.verdicts import DeadLetter, Decision, Output, Verdict, as_plain
 

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ontrack.pipeline.dashboard.run_model import (
+from ontrack.pipeline.dashboard.pages.text import TONES, shown
+from ontrack.pipeline.dashboard.run.model import (
     Coupling,
     GraphEdge,
     GraphNode,
     RunPicture,
     Series,
 )
-from ontrack.pipeline.dashboard.text import TONES, shown
 
 Options = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
-from ontrack.pipeline.dashboard.feed import FeedState, Known, Letter, OnOutput, Unavailable
-from ontrack.pipeline.dashboard.feed_base import Told, now_ms
-from ontrack.pipeline.dashboard.pictures import MemoryPictures
-from ontrack.pipeline.dashboard.run_model import RunPicture
+from ontrack.pipeline.dashboard.feeds.base import Told, now_ms
+from ontrack.pipeline.dashboard.feeds.feed import FeedState, Known, Letter, OnOutput, Unavailable
+from ontrack.pipeline.dashboard.feeds.pictures import MemoryPictures
+from ontrack.pipeline.dashboard.run.model import RunPicture
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.folding.quarantine import fault
 from ontrack.pipeline.gating.answers import NoAnswer

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ontrack.pipeline.dashboard.fleet_rows import FLAGGED, RunRow
+from ontrack.pipeline.dashboard.fleet.rows import FLAGGED, RunRow
 
 GroupKind = Literal["agent", "task", "tenant", "reference"]
 _Key = tuple[str, str | None]

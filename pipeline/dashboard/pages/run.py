@@ -6,10 +6,10 @@ import asyncio
 
 from nicegui import ui
 
-from ontrack.pipeline.dashboard import charts
-from ontrack.pipeline.dashboard.desk import Desk
-from ontrack.pipeline.dashboard.feed import Unavailable
-from ontrack.pipeline.dashboard.run_cells import (
+from ontrack.pipeline.dashboard.feeds.feed import Unavailable
+from ontrack.pipeline.dashboard.pages import charts
+from ontrack.pipeline.dashboard.pages.desk import Desk
+from ontrack.pipeline.dashboard.pages.run_cells import (
     decision_cells,
     event_text,
     reason_text,
@@ -18,10 +18,10 @@ from ontrack.pipeline.dashboard.run_cells import (
     step_cells,
     step_facts,
 )
-from ontrack.pipeline.dashboard.run_model import RunPicture
-from ontrack.pipeline.dashboard.text import shown
-from ontrack.pipeline.dashboard.theme import frame
-from ontrack.pipeline.dashboard.widgets import Chart, Column, Facts, Grid, Words, pager
+from ontrack.pipeline.dashboard.pages.text import shown
+from ontrack.pipeline.dashboard.pages.theme import frame
+from ontrack.pipeline.dashboard.pages.widgets import Chart, Column, Facts, Grid, Words, pager
+from ontrack.pipeline.dashboard.run.model import RunPicture
 
 LOOK_S = 0.5  # how often a page asks whether something was said about its run
 AGAIN_S, AGAIN_S_MAX = 2.0, 60.0  # after a refusal, if nothing new was said

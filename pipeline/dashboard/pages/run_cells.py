@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ontrack.pipeline.dashboard.run_model import RunPicture, TimelineStep
-from ontrack.pipeline.dashboard.text import money, number, run_href, shown
-from ontrack.pipeline.dashboard.widgets import Row
+from ontrack.pipeline.dashboard.pages.text import money, number, run_href, shown
+from ontrack.pipeline.dashboard.pages.widgets import Row
+from ontrack.pipeline.dashboard.run.model import RunPicture, TimelineStep
 from ontrack.pipeline.terminal import printable
 
 EVENT_CHARACTERS_MAX = 8_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlencode
 
-from ontrack.pipeline.dashboard.fleet_model import (
+from ontrack.pipeline.dashboard.fleet.model import (
     Group,
     Query,
     RunRow,
@@ -17,7 +17,7 @@ from ontrack.pipeline.dashboard.fleet_model import (
     Totals,
     Unsaid,
 )
-from ontrack.pipeline.dashboard.text import (
+from ontrack.pipeline.dashboard.pages.text import (
     TONES,
     TONES_BY_WEIGHT,
     Tone,
@@ -26,7 +26,7 @@ from ontrack.pipeline.dashboard.text import (
     run_href,
     shown,
 )
-from ontrack.pipeline.dashboard.widgets import Row
+from ontrack.pipeline.dashboard.pages.widgets import Row
 
 SINCE_MIN = (("5", "last 5 minutes"), ("15", "last 15 minutes"), ("60", "last hour"))
 FILTERS = ("text", "verdict", "state", "agent", "task", "tenant", "since")

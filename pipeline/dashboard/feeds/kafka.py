@@ -14,10 +14,10 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
-from ontrack.pipeline.dashboard.feed import FeedState, Known, Letter, OnOutput, Unavailable
-from ontrack.pipeline.dashboard.feed_base import LETTERS_MAX, Told, cut, now_ms
-from ontrack.pipeline.dashboard.run_model import RunPicture
-from ontrack.pipeline.dashboard.run_topic import RunTopic
+from ontrack.pipeline.dashboard.feeds.base import LETTERS_MAX, Told, cut, now_ms
+from ontrack.pipeline.dashboard.feeds.feed import FeedState, Known, Letter, OnOutput, Unavailable
+from ontrack.pipeline.dashboard.feeds.topic import RunTopic
+from ontrack.pipeline.dashboard.run.model import RunPicture
 from ontrack.pipeline.folding.quarantine import fault
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.log import LogReader

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ontrack.pipeline.dashboard.fleet_model import Minutes
-from ontrack.pipeline.dashboard.text import TONES
+from ontrack.pipeline.dashboard.fleet.model import Minutes
+from ontrack.pipeline.dashboard.pages.text import TONES
 
 Bars = dict[str, Any]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from nicegui import context, ui
 
-from ontrack.pipeline.dashboard.desk import Desk
-from ontrack.pipeline.dashboard.feed import Known, Unavailable
-from ontrack.pipeline.dashboard.text import money, shown
-from ontrack.pipeline.dashboard.theme import frame
-from ontrack.pipeline.dashboard.widgets import Column, Facts, Filters, Grid, Row, Words, pager
+from ontrack.pipeline.dashboard.feeds.feed import Known, Unavailable
+from ontrack.pipeline.dashboard.pages.desk import Desk
+from ontrack.pipeline.dashboard.pages.text import money, shown
+from ontrack.pipeline.dashboard.pages.theme import frame
+from ontrack.pipeline.dashboard.pages.widgets import Column, Facts, Filters, Grid, Row, Words, pager
 from ontrack.topics.knowledge import Reference, ReferenceStep, Task, ToolContract
 
 ROWS_A_PAGE = 50

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ontrack.pipeline.dashboard.fleet_rows import Query, RunRow, matches, place
+from ontrack.pipeline.dashboard.fleet.rows import Query, RunRow, matches, place
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class Spark(Element, component="assets/spark.js"):
 
 
 class Chart(Element, component="assets/chart.js"):
-    """An ECharts chart: ``options`` as :mod:`ontrack.pipeline.dashboard.charts` makes them."""
+    """An ECharts chart: ``options`` as ``pages/charts.py`` makes them."""
 
     def __init__(self, height: int, on_pick: Callable[[str], object] | None = None) -> None:
         super().__init__()
