@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ontrack.operators.redaction import Redaction
 from ontrack.operators.trajectory import (
@@ -23,7 +23,6 @@ from ontrack.topics.events import Step
 from ontrack.topics.knowledge import Effect, Reference, ReferenceStep, ToolContract
 
 PairBy = Literal["auto", "run", "task"]
-PAIR_BY: Final[tuple[PairBy, ...]] = ("auto", "run", "task")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from ontrack.topics.errors import WrongShape
 from ontrack.topics.jsontext import described, parse_leniently, shown
 
 SPECVERSION: Final = "1.0"
-#: Content type of a message in structured mode.
-STRUCTURED: Final = "application/cloudevents+json"
 _JSON_TYPES: Final = ("application/json", "text/json")
 
 

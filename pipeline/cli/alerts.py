@@ -16,7 +16,7 @@ import click
 
 from ontrack.pipeline.alerting.alert import Alert
 from ontrack.pipeline.alerting.bundle import Bundle
-from ontrack.pipeline.alerting.dispatch import Dispatcher, make_sink, while_dispatching
+from ontrack.pipeline.alerting.dispatch import Dispatcher, make_sink, make_sinks, while_dispatching
 from ontrack.pipeline.alerting.machine import Delivery
 from ontrack.pipeline.alerting.settings import AlertSettings
 from ontrack.pipeline.alerting.sinks import Parcel, SinkClient
@@ -191,10 +191,9 @@ class _Run:
         )
 
     def _dispatcher(self, alerts: AlertSettings) -> Dispatcher:
-        sinks: dict[str, SinkClient] = {
-            name: _Nowhere() if self._dry_run else make_sink(name, sink, alerts.run_url)
-            for name, sink in alerts.sinks.items()
-        }
+        sinks: dict[str, SinkClient] = (
+            {name: _Nowhere() for name in alerts.sinks} if self._dry_run else make_sinks(alerts)
+        )
         return Dispatcher(alerts, sinks, self._metrics, self._done)
 
     async def _done(self, parcel: Parcel, error: AlertUndelivered | None) -> None:

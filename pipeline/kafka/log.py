@@ -23,7 +23,6 @@ Answer = TypeVar("Answer")
 SOURCE_HEADER = "ontrack_source"
 ANSWERED_HEADER = "ontrack_answered"
 MORE_HEADER = "ontrack_more"
-LOG_APPEND_TIME = 1
 READ_RECORDS_MAX = 8000
 READ_BYTES_MAX = 16 * 1_048_576
 """Of the values of one batch: sixteen fetches could be 128 MiB, of each recovering partition."""
@@ -83,7 +82,8 @@ class LogReader:
     ) -> AsyncIterator[list[ConsumerRecord]]:
         """Yield what stands in [start, stop), in batches, in order.
 
-        Offsets without a message (transaction markers, expired segments) are passed over.
+        Offsets without a message (transaction markers, expired segments) are passed over. A log
+        that ends below ``stop`` by now (cut, or made anew) is read to its end.
         """
         tp = TopicPartition(topic, partition)
         position = start
@@ -104,7 +104,19 @@ class LogReader:
                     position = await consumer.position(tp)
                     if position >= stop or len(batch) >= READ_RECORDS_MAX or size >= READ_BYTES_MAX:
                         break
-            kept = [message for message in batch if message.offset < stop]
+                if not batch and position < stop:
+                    last = (await patiently(partial(consumer.end_offsets, [tp])))[tp]
+                    if last <= position:
+                        _log.warning(
+                            "log_shorter_than_before",
+                            topic=topic,
+                            partition=partition,
+                            log_end=last,
+                            expected=stop,
+                        )
+                        return
+            # A log that was made anew is read from its beginning, whatever was asked for.
+            kept = [message for message in batch if start <= message.offset < stop]
             if kept:
                 yield kept
 

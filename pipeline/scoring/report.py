@@ -40,7 +40,6 @@ class Report:
         self.budgets: Counter[str] = Counter()
         self.references: Counter[str] = Counter()
         self.stale: dict[str, tuple[str, ...]] = {}
-        self.stale_runs = 0
         self.unsafe_tools: Counter[tuple[str, str]] = Counter()
         self._worth: list[tuple[tuple[Any, ...], Worth]] = []
 
@@ -51,7 +50,6 @@ class Report:
         self.everything.add(run)
         self.budgets[_rule(score)] += 1
         self.references[run.reference_source or "none"] += 1
-        self.stale_runs += bool(score.stale_references)
         for stale in score.stale_references:
             if len(self.stale) < _NAMES_MAX:
                 self.stale[stale.reference_id] = stale.tools

@@ -54,7 +54,6 @@ class TestARun:
     def test_a_call_whose_run_is_not_known_waits_until_the_trace_has_settled(self):
         live = LiveSpans()
         assert live.add(document(tool_span(2, "get", parent=1)), 10.0) == []
-        assert live.next_due_s == 12.0
         assert live.due(11.9) == []
         assert told(live.due(12.0)) == [(TRACE, "ok")]
         # From now on nothing of this trace waits.

@@ -92,11 +92,6 @@ class Held:
         """The trace that was silent for the longest."""
         return next(iter(self._traces.values()), None)
 
-    @property
-    def next_alarm_s(self) -> float | None:
-        """When a waiting is over next."""
-        return self._alarms[0][0] if self._alarms else None
-
     def of(self, name: str) -> Trace:
         """Return a trace that is held."""
         return self._traces[name]

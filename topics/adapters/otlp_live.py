@@ -135,11 +135,6 @@ class LiveSpans:
         """The ``place`` of each document of which something still waits."""
         return self._held.places
 
-    @property
-    def next_due_s(self) -> float | None:
-        """When :meth:`due` has something to look at next; None: not before the next span."""
-        return self._held.next_alarm_s
-
     def add(
         self, document: object, now_s: float, place: int = 0, on_bad: OnBad | None = None
     ) -> list[Event]:
