@@ -2,13 +2,15 @@
 BIN := .venv/bin
 PINNED := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: help setup demo test test-long check bench faults kafka kafka-stop clean
+.PHONY: help setup demo test test-long check docs package bench faults kafka kafka-stop clean
 
 help:
 	@echo "make demo        watch bundled agent runs being judged, no broker needed"
 	@echo "make test        all tests; those with Kafka start a broker of their own"
 	@echo "make test-long   the tests that take long as well, and more examples of every property"
 	@echo "make check       lint, format, types, layers"
+	@echo "make docs        the documentation as a site, in build/site; every warning is an error"
+	@echo "make package     wheel and sdist, tried in an empty environment (some minutes)"
 	@echo "make bench       what one step costs on this machine"
 	@echo "make faults      kill workers and brokers under load, compare all verdicts (half an hour)"
 	@echo "make kafka       a local Kafka in the background; make kafka-stop ends it"
@@ -31,12 +33,21 @@ test: .venv/.installed-dev
 
 test-long: .venv/.installed-dev
 	@scripts/test long
+	@scripts/package
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=.typing $(BIN)/mypy --strict --config-file= --follow-imports=silent \
+		--cache-dir=.mypy_cache/user tests/typing/public_api.py
 	$(BIN)/lint-imports
+
+docs: .venv/.installed-dev
+	@$(BIN)/python scripts/docs
+
+package: .venv/.installed-dev
+	@scripts/package
 
 bench: .venv/.installed-dev
 	$(BIN)/ontrack bench step

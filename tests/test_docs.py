@@ -140,7 +140,7 @@ NOT_TRIED = {
     ("docs/decisions/0005-lambda-per-encoder.md", "import sys"): "measures for minutes",
 }
 #: Languages of blocks in which nothing is to be run.
-SHOWN_ONLY = {"text", "mermaid", ""}
+SHOWN_ONLY = {"text", "mermaid", "", "{eval-rst}", "{toctree}"}
 
 #: Settings that a block leaves to the reader.
 BESIDE = {

@@ -1,4 +1,4 @@
-"""The project's own files agree with each other: packaging, pins, compose file, images, make."""
+"""The project's own files agree with each other: compose file, images, make, what none may hold."""
 
 import ast
 import json
@@ -8,10 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 import venv
-import zipfile
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +18,9 @@ import yaml
 
 from ontrack.pipeline.kafka.shell import STOP_S_MAX
 from ontrack.pipeline.settings import Settings
+from tests.tree import LAYERS, PROJECT, ROOT, project_files
 
-ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-LAYERS = ("solver", "operators", "topics", "pipeline")
-
-
-def project_files() -> list[Path]:
-    """Files that are in git, or would be with the next ``git add``."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout: nothing says which files are the project's")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [ROOT / name for name in listed.split("\0") if name]
-    return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def texts() -> dict[str, str]:
@@ -46,113 +31,6 @@ def texts() -> dict[str, str]:
         if b"\0" not in raw[:8192]:
             found[str(path.relative_to(ROOT))] = raw.decode("utf-8", errors="replace")
     return found
-
-
-# ------------------------------------------------------------------ packaging
-
-
-def test_the_packages_listed_are_the_packages_in_the_tree() -> None:
-    in_tree = {
-        ".".join(("ontrack", *path.parent.relative_to(ROOT).parts))
-        for layer in LAYERS
-        for path in (ROOT / layer).rglob("*.py")
-    }
-    listed = PROJECT["tool"]["setuptools"]["packages"]
-    assert sorted(listed) == sorted(in_tree)
-
-
-def test_every_package_has_an_init_file() -> None:
-    folders = {path.parent for layer in LAYERS for path in (ROOT / layer).rglob("*.py")}
-    assert [str(path) for path in sorted(folders) if not (path / "__init__.py").exists()] == []
-
-
-def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
-    # Built from a copy, so that the checkout gets no build folder.
-    source = tmp_path / "source"
-    files = [path.relative_to(ROOT) for path in project_files()]
-    for name in files:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "dist"), str(source)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert packed == {f"ontrack/{name}" for name in files if name.parts[0] in LAYERS}
-
-
-def test_type_checkers_find_each_layer_below_one_name() -> None:
-    links = {link.name: os.readlink(link) for link in (ROOT / ".typing" / "ontrack").iterdir()}
-    assert links == {layer: f"../../{layer}" for layer in LAYERS}
-    assert [layer for layer in LAYERS if not (ROOT / layer / "py.typed").exists()] == []
-
-
-# ------------------------------------------------------------------ dependencies
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def names_of(requirements: list[str]) -> list[str]:
-    """Distribution names: ``"click>=8.1,<8.4"`` is ``"click"``."""
-    return [re.split(r"[^\w.-]", item, maxsplit=1)[0] for item in requirements]
-
-
-def required() -> list[str]:
-    """Names of everything that pyproject.toml asks for."""
-    extras = PROJECT["project"]["optional-dependencies"].values()
-    groups = [PROJECT["build-system"]["requires"], PROJECT["project"]["dependencies"], *extras]
-    return [name for group in groups for name in names_of(group)]
-
-
-def test_constraints_are_exact_versions_and_nothing_else() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
-    names = [canonical(line.split("==")[0]) for line in pins]
-    assert len(names) == len(set(names))
-
-
-def test_every_dependency_has_a_pin() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {canonical(line.split("==")[0]) for line in lines if not line.startswith("#")}
-    assert [name for name in required() if canonical(name) not in pinned] == []
-
-
-def imported() -> set[str]:
-    """Top-level modules that the packages import, their own and Python's apart."""
-    names: set[str] = set()
-    for path in (path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names.add(node.module.split(".")[0])
-    return names - set(sys.stdlib_module_names) - {"ontrack"}
-
-
-def test_everything_imported_is_a_declared_dependency() -> None:
-    # POT (the bench extra) is for comparisons; what tests and checks need does not count.
-    extras = PROJECT["project"]["optional-dependencies"]
-    wanted = PROJECT["project"]["dependencies"] + extras["bench"] + extras["plots"]
-    wanted += extras["otel"] + extras["alerts"] + extras["dashboard"]
-    declared = {canonical(name) for name in names_of(wanted)}
-    declared.add("pydantic-core")  # pydantic asks for one exact version: a pin of ours could clash
-    owners = packages_distributions()
-    undeclared = {
-        module
-        for module in imported()
-        if not {canonical(owner) for owner in owners.get(module, ())} & declared
-    }
-    assert undeclared == set()
-
-
-def test_every_dependency_has_its_reason_written_down() -> None:
-    text = (ROOT / "docs" / "decisions" / "0002-dependencies.md").read_text().lower()
-    assert [name for name in required() if name.lower() not in text] == []
 
 
 # ------------------------------------------------------------------ what files may not hold
@@ -372,9 +250,21 @@ def test_a_command_that_is_written_down_is_a_real_one(command: str) -> None:
 # ------------------------------------------------------------------ make and set-up
 
 
-@pytest.mark.parametrize(
-    "target", ["setup", "demo", "test", "check", "bench", "kafka", "kafka-stop", "clean"]
-)
+def promised_targets() -> list[str]:
+    """Every ``make …`` that README and CONTRIBUTING name."""
+    named: set[str] = set()
+    for document in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text()
+        for words in re.findall(r"(?:^|`|\$ )make ((?:[a-z-]+ ?)+)", text, re.MULTILINE):
+            named |= set(words.split())
+    return sorted(named)
+
+
+def test_the_targets_to_check_are_found() -> None:
+    assert {"setup", "demo", "test", "check", "kafka", "kafka-stop"} <= set(promised_targets())
+
+
+@pytest.mark.parametrize("target", promised_targets())
 def test_make_knows_every_promised_target(target: str) -> None:
     done = subprocess.run(
         ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,6 +1,5 @@
 """Conditions in CEL: what they see, what they cannot do, and that they always end."""
 
-import doctest
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ontrack.operators import predicate_names
 from ontrack.operators.predicate import Answer, PredicateError, compile_predicate, evaluate
 from ontrack.operators.predicate_names import fields_read, lexemes
 from tests.strategies import arguments, json_values
@@ -211,7 +209,3 @@ def test_leaving_out_what_is_not_read_changes_no_answer(
     )
     whole = evaluate(everything, args, {}, lambda _: False)
     assert evaluate(condition, args, {}, lambda _: False).holds == whole.holds
-
-
-def test_the_examples_in_the_documentation_are_true() -> None:
-    assert doctest.testmod(predicate_names).failed == 0

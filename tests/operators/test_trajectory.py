@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ontrack.operators import trajectory, trajectory_costs, trajectory_weights
+from ontrack.operators import trajectory
 from ontrack.operators.dependencies import declared_order
 from ontrack.operators.trajectory import (
     SCHEMES,
@@ -43,13 +43,6 @@ def distances(predicted: Any, reference: Any) -> dict[str, float]:
 
 
 # ------------------------------------------------------------------ published examples
-
-
-@pytest.mark.parametrize("module", [trajectory, trajectory_costs, trajectory_weights])
-def test_examples_in_the_documentation_run(module: Any) -> None:
-    failed, tried = doctest.testmod(module)
-    assert tried
-    assert not failed
 
 
 def test_examples_of_the_guide_run() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import doctest
 import io
 import json
 import re
@@ -19,7 +18,6 @@ from aiohttp.test_utils import TestServer
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gating.answers import NoAnswer
 from ontrack.pipeline.kafka import remote
-from ontrack.pipeline.sdk import client
 from ontrack.pipeline.sdk.client import Blocked, Monitor
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs, errors
@@ -517,11 +515,6 @@ async def test_what_ended_a_run_is_seen_even_if_its_end_cannot_be_sent(
 
 
 # ------------------------------------------------------------------ what the documents show
-
-
-def test_the_example_of_the_class_prints_what_it_says() -> None:
-    failed, tried = doctest.testmod(client)
-    assert (failed, tried) == (0, 8)
 
 
 def python_blocks(document: str) -> list[tuple[str, str]]:
