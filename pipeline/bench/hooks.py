@@ -82,9 +82,12 @@ async def measure(settings: Settings, rate: float, seconds: float) -> Times:
     load = requests_of(int(rate * seconds), seed=1)
     gc.collect()
     gc.disable()  # of this process, the instrument; the daemon has its own
-    async with daemon(settings) as url, aiohttp.ClientSession() as session:
-        bare = await _bare(session, f"{url}/healthz", rate, len(load) // 4)
-        hooks, answers = await _hooks(session, url + HOOKS_PATH, load, rate)
+    try:
+        async with daemon(settings) as url, aiohttp.ClientSession() as session:
+            bare = await _bare(session, f"{url}/healthz", rate, len(load) // 4)
+            hooks, answers = await _hooks(session, url + HOOKS_PATH, load, rate)
+    finally:
+        gc.enable()
     return Times(_warm(hooks), _warm(bare), answers)
 
 

@@ -14,6 +14,7 @@ from ontrack.pipeline.bench.aims import LONGEST
 from ontrack.pipeline.bench.clock import Contestant, Figure, measure
 from ontrack.pipeline.bench.row import LeftOut, Row
 from ontrack.pipeline.bench.suite import Outcome, Part, Unavailable
+from ontrack.pipeline.bench.yardsticks import NOT_INSTALLED
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import BrokerUnavailable
 
@@ -32,12 +33,6 @@ CONNECT_S: Final = 1.0
 RUNS_A_TASK: Final = 5
 LONG_PROBLEMS: Final = 2
 
-_INSTALL: Final = {
-    "pot": 'POT is not installed: pip install "ontrack[bench]"',
-    "pm4py": "PM4Py is not installed: pip install pm4py (AGPL: in an environment of its own, not "
-    "where a product is built)",
-    "ek": "ek is not installed: pip install ek",
-}
 APART: Final = (
     LeftOut("memory", "memory", "takes minutes with its 20,000 runs: ontrack bench memory"),
     LeftOut("scale", "scale", "starts up to three workers, for minutes: ontrack bench scale"),
@@ -224,4 +219,4 @@ def _left(seconds: float, began: float) -> float:
 def _missing(bench: str, taking_part: Sequence[Contestant], name: str) -> list[Outcome]:
     if any(each.name == name for each in taking_part):
         return []
-    return [LeftOut(bench, name, _INSTALL[name])]
+    return [LeftOut(bench, name, NOT_INSTALLED[name])]

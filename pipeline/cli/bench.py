@@ -11,6 +11,7 @@ import click
 
 from ontrack.pipeline.bench.machine import machine_facts
 from ontrack.pipeline.bench.row import rounded
+from ontrack.pipeline.bench.yardsticks import NOT_INSTALLED
 from ontrack.pipeline.blas import one_blas_thread
 from ontrack.pipeline.cli import scale
 from ontrack.pipeline.cli.options import broker_option, json_option
@@ -18,9 +19,6 @@ from ontrack.pipeline.cli.options import broker_option, json_option
 if TYPE_CHECKING:
     from ontrack.pipeline.bench.clock import Contestant, Figure
     from ontrack.pipeline.bench.row import AnyFigure
-
-
-_PM4PY = "pip install pm4py (AGPL: in an environment of its own, not where a product is built)"
 
 
 _seconds_option = click.option(
@@ -85,9 +83,7 @@ def step(as_json: bool, seconds: float) -> None:
     machine = machine_facts() | {"profile": settings.profile, "encoder": settings.encoder}
     taking_part = contestants(settings)
     if "pot" not in {each.name for each in taking_part}:
-        click.echo(
-            'POT is not installed, so it is left out: pip install "ontrack[bench]"', err=True
-        )
+        click.echo(f"left out: {NOT_INSTALLED['pot']}", err=True)
     figures = _measured("step", machine, taking_part, seconds, as_json)
     if not as_json:
         _show(machine, figures)
@@ -123,7 +119,7 @@ def vital(as_json: bool, corpora: tuple[str, ...], seconds: float) -> None:
     click.echo("making the models …", err=True)
     taking_part = contestants(settings, recordings)
     if ALIGNED not in {each.name for each in taking_part}:
-        click.echo(f"PM4Py is not installed, so it is left out: {_PM4PY}", err=True)
+        click.echo(f"left out: {NOT_INSTALLED['pm4py']}", err=True)
     machine = machine_facts() | {"profile": settings.profile}
     figures = _measured("vital", machine, taking_part, seconds, as_json)
     if not as_json:
@@ -147,7 +143,7 @@ def distance(as_json: bool, seconds: float) -> None:
     from ontrack.pipeline.bench.distances import contestants, yardstick
 
     if yardstick() is None:
-        click.echo("ek is not installed, so it is left out: pip install ek", err=True)
+        click.echo(f"left out: {NOT_INSTALLED['ek']}", err=True)
     machine = machine_facts()
     figures = _measured("distance", machine, contestants(), seconds, as_json)
     if not as_json:

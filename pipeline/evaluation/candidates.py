@@ -21,13 +21,13 @@ from ontrack.operators import pooling, transport
 from ontrack.operators.candidates import CandidateParams
 from ontrack.operators.transport import Alignment, TransportState
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.evaluation.controlled import SyntheticEncoder, random_task, valid_order
-from ontrack.pipeline.evaluation.controlled_scenarios import BENIGN, FAULTY, scenario
-from ontrack.pipeline.evaluation.corpus import EVERYTHING, Recording, by_corpus
+from ontrack.pipeline.evaluation.controlled import random_task, valid_order
+from ontrack.pipeline.evaluation.controlled_scenarios import BENIGN, FAULTY, staged
+from ontrack.pipeline.evaluation.corpus import EVERYTHING, Recording, each_corpus, spread
 from ontrack.pipeline.evaluation.measures import Estimate, Measure
 from ontrack.pipeline.evaluation.statistics import ratio_of_sums, wilson
 from ontrack.pipeline.evaluation.tracking import TIE
-from ontrack.pipeline.evaluation.tracking_runs import CONTROLLED, gather
+from ontrack.pipeline.evaluation.tracking_runs import CONTROLLED, gather, with_own_rows
 from ontrack.pipeline.evaluation.watching import Watcher
 from ontrack.topics.events import Event
 from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep
@@ -94,12 +94,9 @@ def recorded_jobs(
     A run's candidates are the successes of its own task, and of others up to the number asked for.
     """
     jobs: list[CandidatesJob] = []
-    for corpus, runs in by_corpus(recordings).items():
-        if corpus == EVERYTHING:
-            continue
+    for corpus, runs in each_corpus(recordings).items():
         good = [run for run in runs if run.succeeded and len(run.steps) <= STEPS_MAX]
-        taken = min(runs_max, len(runs))
-        for run in (runs[place * len(runs) // taken] for place in range(taken)):
+        for run in spread(runs, runs_max):
             rng = Random(f"{seed}|candidates|{run.run_id}")
             own = [each for each in good if each.key == run.key and each.run_id != run.run_id]
             others = [each for each in good if each.key != run.key]
@@ -125,9 +122,7 @@ def follow(watcher: Watcher, job: CandidatesJob) -> list[StepPair]:
     """Take one run with all of its references and with those that are chosen, in turns."""
     monitor, events = _staged(watcher, job)
     profile = monitor.fold.profile
-    # What long runs lose by sharing rows is another question: here every step keeps its own.
-    steps_whole = replace(profile.prefix, active_max=profile.prefix.nodes_max)
-    monitor.fold.profile = replace(profile, prefix=steps_whole, ranking=None)
+    monitor.fold.profile = replace(with_own_rows(profile), ranking=None)
     references, taken = gather(monitor, events)
     if references is None:
         return []
@@ -228,7 +223,6 @@ def _staged(watcher: Watcher, job: CandidatesJob) -> tuple[EmbeddedMonitor, Sequ
         named = [each.as_reference_of(run.task) for each in watcher.named(job.references)]
         return EmbeddedMonitor(settings, named, watcher.contracts.values()), run.events
     task = random_task(job.seed)
-    steps, _ = scenario(task, job.condition, job.seed)
     rng = np.random.default_rng(job.seed)
     references = [
         Reference(
@@ -241,6 +235,4 @@ def _staged(watcher: Watcher, job: CandidatesJob) -> tuple[EmbeddedMonitor, Sequ
         )
         for index in range(job.count)
     ]
-    contracts = task.contracts() if job.condition == "inversion" else ()
-    monitor = EmbeddedMonitor(settings, references, contracts, encoder=SyntheticEncoder())
-    return monitor, [step.model_copy(update={"task_id": task.name}) for step in steps]
+    return staged(settings, task, references, job.condition, job.seed)

@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.evaluation.controlled import (
     SIX_CONTRACTS,
     SIX_STEPS,
     Controlled,
     ControlledTask,
+    SyntheticEncoder,
     again,
     failed,
     foreign,
@@ -22,6 +24,7 @@ from ontrack.pipeline.evaluation.controlled import (
 )
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.events import Step
+from ontrack.topics.knowledge import Reference, ToolContract
 from ontrack.topics.verdicts import Verdict
 
 SILENCE: Final = "silence"
@@ -199,7 +202,7 @@ def campaign(
         task = random_task(seed)
         for fault, expected in FAULTY.items():
             steps, onset = scenario(task, fault, seed)
-            run = Controlled(settings, task, task.contracts() if fault == "inversion" else ())
+            run = Controlled(settings, task, contracts_of(task, fault))
             run.feed(steps[:onset])
             names = [each.verdict.value for each in run.feed(steps[onset:])]
             latencies[fault].append(names.index(expected) if expected in names else None)
@@ -212,6 +215,25 @@ def campaign(
                 gaps.append(abs((last or 0.0) - (final or 0.0)))
         advance()
     return Campaign(latencies, disturbed, max(gaps), tasks)
+
+
+def contracts_of(task: ControlledTask, condition: str) -> Sequence[ToolContract]:
+    """Return the contracts of a condition: only an inversion rests on them."""
+    return task.contracts() if condition == "inversion" else ()
+
+
+def staged(
+    settings: Settings,
+    task: ControlledTask,
+    references: Sequence[Reference],
+    condition: str,
+    seed: int,
+) -> tuple[EmbeddedMonitor, list[Step]]:
+    """Return a monitor that knows the references, and the steps of :func:`scenario` to feed it."""
+    steps, _ = scenario(task, condition, seed)
+    contracts = contracts_of(task, condition)
+    monitor = EmbeddedMonitor(settings, references, contracts, encoder=SyntheticEncoder())
+    return monitor, [step.model_copy(update={"task_id": task.name}) for step in steps]
 
 
 def scenario(task: ControlledTask, condition: str, seed: int) -> tuple[list[Step], int]:

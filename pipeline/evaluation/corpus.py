@@ -150,9 +150,7 @@ def told_apart(
     """
     found: list[Recording] = []
     collisions = 0
-    for corpus, runs in by_corpus(recordings).items():
-        if corpus == EVERYTHING:
-            continue
+    for runs in each_corpus(recordings).values():
         tasks: dict[str, list[Recording]] = {}
         for run in runs:
             tasks.setdefault(run.task, []).append(run)
@@ -171,11 +169,23 @@ def told_apart(
     return sorted(found, key=lambda each: (each.corpus, each.task, each.run_id)), collisions
 
 
-def by_corpus(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
-    """Group runs by corpus; where there are several, all of them together come last."""
+def each_corpus(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
+    """Group runs by corpus."""
     groups: dict[str, list[Recording]] = {}
     for each in recordings:
         groups.setdefault(each.corpus, []).append(each)
+    return groups
+
+
+def spread(runs: Sequence[Recording], most: int | None) -> list[Recording]:
+    """Return so many of the runs, evenly spread over them; None takes all."""
+    count = len(runs) if most is None else min(most, len(runs))
+    return [runs[place * len(runs) // count] for place in range(count)]
+
+
+def by_corpus(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
+    """Group runs by corpus; where there are several, all of them together come last."""
+    groups = each_corpus(recordings)
     if len(groups) > 1:
         groups[EVERYTHING] = list(recordings)
     return groups

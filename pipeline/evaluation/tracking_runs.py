@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ontrack.operators import prefix
+from ontrack.operators.profiles import Profile
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.state import RunState
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.evaluation.controlled import SyntheticEncoder, random_task
-from ontrack.pipeline.evaluation.controlled_scenarios import BENIGN, FAULTY, scenario
-from ontrack.pipeline.evaluation.corpus import EVERYTHING, Recording, by_corpus
+from ontrack.pipeline.evaluation.controlled import random_task
+from ontrack.pipeline.evaluation.controlled_scenarios import BENIGN, FAULTY, staged
+from ontrack.pipeline.evaluation.corpus import Recording, each_corpus, spread
 from ontrack.pipeline.evaluation.tracking import LeakThresholds, StepGap, Taken, track, track_solve
 from ontrack.pipeline.evaluation.watching import Watcher
 from ontrack.topics.events import Event, Step
@@ -73,12 +74,8 @@ def recorded_jobs(
         Every so many of them is tried with all variants.
     """
     jobs: list[TrackingJob] = []
-    for corpus, runs in by_corpus(recordings).items():
-        if corpus == EVERYTHING:
-            continue
-        served = [run for run in runs if chosen.get(run.run_id)]
-        count = len(served) if runs_max is None else min(runs_max, len(served))
-        taken = [served[place * len(served) // count] for place in range(count)]
+    for corpus, runs in each_corpus(recordings).items():
+        taken = spread([run for run in runs if chosen.get(run.run_id)], runs_max)
         jobs += [
             TrackingJob(
                 corpus,
@@ -106,10 +103,7 @@ def controlled_jobs(tasks: int, sample: int) -> list[TrackingJob]:
 def follow(watcher: Watcher, job: TrackingJob) -> dict[str, list[StepGap]]:
     """Track one run; gaps by method, step by step."""
     monitor, events = _staged(watcher, job)
-    profile = monitor.fold.profile
-    # What long runs lose by sharing rows is another question: here every step keeps its own.
-    whole = replace(profile.prefix, active_max=profile.prefix.nodes_max)
-    monitor.fold.profile = replace(profile, prefix=whole)
+    monitor.fold.profile = with_own_rows(monitor.fold.profile)
     references, taken = gather(monitor, events)
     if references is None or not taken:
         return {}
@@ -122,6 +116,12 @@ def follow(watcher: Watcher, job: TrackingJob) -> dict[str, list[StepGap]]:
             fair = limits.at(changed.solver.gamma) if "gamma" in changes else limits
             found[name] = track(changed, references, taken, fair, params.solver)
     return found
+
+
+def with_own_rows(profile: Profile) -> Profile:
+    """Let every step keep a row of its own: what long runs lose by sharing is another question."""
+    whole = replace(profile.prefix, active_max=profile.prefix.nodes_max)
+    return replace(profile, prefix=whole)
 
 
 def gather(
@@ -156,10 +156,4 @@ def _staged(watcher: Watcher, job: TrackingJob) -> tuple[EmbeddedMonitor, Sequen
         run = watcher.recordings[job.run_id]
         return watcher.monitor(run.task, watcher.named(job.references)), run.events
     task = random_task(job.seed)
-    steps, _ = scenario(task, job.condition, job.seed)
-    named = [step.model_copy(update={"task_id": task.name}) for step in steps]
-    contracts = task.contracts() if job.condition == "inversion" else ()
-    monitor = EmbeddedMonitor(
-        watcher.settings, task.references(), contracts, encoder=SyntheticEncoder()
-    )
-    return monitor, named
+    return staged(watcher.settings, task, task.references(), job.condition, job.seed)

@@ -8,7 +8,7 @@ import pytest
 
 from ontrack.operators import pooling
 from ontrack.operators.candidates import CandidateParams
-from ontrack.pipeline.cli import evaluate, measures
+from ontrack.pipeline.cli import evaluate_twins, measures
 from ontrack.pipeline.evaluation import candidates
 from ontrack.pipeline.evaluation.candidates import CandidatesJob, StepPair
 from ontrack.pipeline.evaluation.corpus import read_corpora
@@ -108,5 +108,5 @@ def test_what_takes_long_says_how_far_it_is_without_a_terminal(
 
 def test_the_command_asks_for_numbers_at_which_something_is_left_out() -> None:
     """At 10 and 20 all were aligned twice over: half of the time, and a ratio of 1 at best."""
-    counts = {each.name: each.default for each in evaluate.candidates.params}["counts"]
+    counts = {each.name: each.default for each in evaluate_twins.candidates.params}["counts"]
     assert min(map(int, counts.split(","))) > CandidateParams().all_max
