@@ -98,10 +98,11 @@ def is_long(known: RunState, state: PartitionState, record: Record, exact_max: i
 def asks_library(state: PartitionState, record: Record) -> bool:
     """Tell whether folding or answering a record looks up what a run is compared with.
 
-    Only what may begin a run does: an open run keeps what it began with.
+    Only what may begin a run does: an open run keeps what it began with, unless its start is still
+    to name the task.
     """
     known = _known(state, record)
-    return known is None or _may_begin(known)
+    return known is None or (known.task_id is None and _may_begin(known))
 
 
 def _may_begin(known: RunState) -> bool:

@@ -132,7 +132,7 @@ class FleetPartition:
 
     async def _take(self, messages: Iterable[ConsumerRecord]) -> None:
         untracked = self.state.untracked
-        async with self._turns.working():
+        async with self._turns.working(behind=True):
             for message in messages:
                 self._count(message)
                 self._offsets[message.topic] = message.offset + 1

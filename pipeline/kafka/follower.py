@@ -34,6 +34,7 @@ class KnowledgeFollower:
         self._consumer: AIOKafkaConsumer | None = None
         self._partitions: list[TopicPartition] = []
         self._covered_ms = -1
+        self._heard_ms = -1
         self._turn = asyncio.Lock()
 
     async def stop(self) -> None:
@@ -42,6 +43,13 @@ class KnowledgeFollower:
             if self._consumer is not None:
                 await self._consumer.stop()
                 self._consumer = None
+
+    def heard(self, time_ms: int) -> None:
+        """Note that a message of this time has been read; the next question covers it as well.
+
+        Where many runs begin, one answer then serves all that wait for it.
+        """
+        self._heard_ms = max(self._heard_ms, time_ms)
 
     def has_covered(self, time_ms: int) -> bool:
         """Tell whether everything that was published up to ``time_ms`` is in the library."""
@@ -58,8 +66,9 @@ class KnowledgeFollower:
         async with self._turn:
             if self.has_covered(time_ms):
                 return
+            heard_ms = max(time_ms, self._heard_ms)  # before the ends are asked for
             await self._read_to_end()
-            self._covered_ms = max(self._covered_ms, time_ms)
+            self._covered_ms = max(self._covered_ms, heard_ms)
 
     async def refresh(self) -> None:
         """Read what has been published by now, for answers that wait for no event.

@@ -38,23 +38,21 @@ from ontrack.pipeline.kafka.emitter import (
     event_message,
     messages_of,
 )
+from ontrack.pipeline.kafka.floors import Floors
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader, Told, patiently, record_of, told_by
+from ontrack.pipeline.kafka.log import LogReader, Told, patiently, record_of
 from ontrack.pipeline.kafka.modes import Modes
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
+from ontrack.pipeline.kafka.upkeep import Upkeep
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry, Span
 from ontrack.topics.catalog import Catalogue
-from ontrack.topics.events import ChildStarted, GapClosed, Notice, RunEnded
+from ontrack.topics.events import ChildStarted, Notice, RunEnded
 from ontrack.topics.verdicts import Intervention, Output, Verdict
 
 _log = structlog.get_logger(__name__)
-
-TAIL_MESSAGES = 256
-TAIL_MESSAGES_MAX = 131_072
-
 
 Apply = Callable[[Sequence[Record]], Awaitable[None]]
 
@@ -108,8 +106,8 @@ class PartitionOwner:
         self._ready = asyncio.Event()
         self._revoked = asyncio.Event()
         self._settings = settings
-        self._closing: set[str] = set()
-        self._given_up: dict[str, int] = {}  # waited for no longer: run and first waiting step
+        self._upkeep = Upkeep(settings.run_idle_s, settings.reorder_ms)
+        self._floors = Floors(partition, topics, log)
         self._epoch = 0  # counts revocations
         self._topics = topics
         self._fold = fold
@@ -162,7 +160,7 @@ class PartitionOwner:
                 return  # revoked again while it waited for its turn
             self._owned = True
             self._metrics.ready(self.partition, False)
-            self._given_up.clear()
+            self._upkeep.begin_again()
             await self._find_floors()
             if self.watermark.next_offset == 0:
                 restored = await self._checkpoints.restore()
@@ -271,45 +269,26 @@ class PartitionOwner:
             return last - watermark.next_offset
 
     async def close_idle(self, now_ms: int) -> None:
-        """End runs that have been silent for too long, by an event of ours in the log.
-
-        In the log, because every reader of it must come to the same end; the event is the same
-        whoever sends it, so a second one is a duplicate.
-        """
+        """End runs that have been silent for too long, by an event of ours in the log."""
         if not self.ready or self.watermark.next_offset < self.watermark.end_seen:
             return  # whoever lags behind the log knows nothing of its last events
-        silent = [
-            run_id
-            for run_id, heard_ms in list(self.state.heard_ms.items())
-            if now_ms - heard_ms > self._settings.run_idle_s * 1000 and run_id not in self._closing
-        ]
-        if not silent:
+        ends = self._upkeep.idle(self.state, now_ms)
+        if not ends:
             return
-        reason = f"idle: no event for {self._settings.run_idle_s} s"
-        ends = [RunEnded(run_id=run_id, outcome="cancelled", reason=reason) for run_id in silent]
-        _log.info("idle_runs_closed", partition=self.partition, runs=len(silent))
-        self._closing.update(silent)
-        await self._emitter.emit(
-            [event_message(self._topics, end, f"{end.run_id}:idle", self.partition) for end in ends]
-        )
+        _log.info("idle_runs_closed", partition=self.partition, runs=len(ends))
+        await self._emitter.emit([self._message(end, f"{end.run_id}:idle") for end in ends])
 
     async def close_gaps(self, now_ms: int) -> None:
         """Give up steps that have been waited for long enough, by an event of ours in the log."""
         if not self.ready:
             return
         async with self._turn:  # a thread may be folding
-            overdue = self._overdue(now_ms)
-        if not overdue:
+            gaps = self._upkeep.overdue(self.state, now_ms)
+        if not gaps:
             return
-        _log.info("gaps_closed", partition=self.partition, runs=len(overdue))
-        self._given_up |= {gap.run_id: gap.seq for gap in overdue}
+        _log.info("gaps_closed", partition=self.partition, runs=len(gaps))
         await self._emitter.emit(
-            [
-                event_message(
-                    self._topics, gap, f"{gap.run_id}:{gap.seq}:gap_closed", self.partition
-                )
-                for gap in overdue
-            ]
+            [self._message(gap, f"{gap.run_id}:{gap.seq}:gap_closed") for gap in gaps]
         )
 
     async def keep_modes(self) -> None:
@@ -322,31 +301,18 @@ class PartitionOwner:
         if not changes:
             return
         _log.info("modes_changed", partition=self.partition, runs=len(changes))
+        number = self._modes.switchings
         await self._emitter.emit(
-            [
-                event_message(
-                    self._topics,
-                    change,
-                    f"{change.run_id}:{self._modes.switchings}:mode_changed",
-                    self.partition,
-                )
-                for change in changes
-            ]
+            [self._message(each, f"{each.run_id}:{number}:mode_changed") for each in changes]
         )
+
+    def _message(self, event: RunEnded | Notice, event_id: str) -> Message:
+        """Return an event of ours for this partition's log."""
+        return event_message(self._topics, event, event_id, self.partition)
 
     async def _end(self) -> int:
         _, last = await self._reader.bounds(self.watermark.topic, self.partition)
         return last
-
-    def _overdue(self, now_ms: int) -> list[GapClosed]:
-        waiting = self.state.waiting
-        overdue = []
-        for run_id in waiting:
-            since_ms, first = waiting.since_ms(run_id), waiting.first(run_id)
-            late = since_ms is not None and now_ms - since_ms >= self._settings.reorder_ms
-            if late and first is not None and self._given_up.get(run_id) != first:
-                overdue.append(GapClosed(run_id=run_id, seq=first))
-        return overdue
 
     async def _answer_missed(self) -> None:
         """Answer the proposals that nobody answered while nobody owned the partition."""
@@ -467,9 +433,7 @@ class PartitionOwner:
                 self._checkpoints.note(outputs)
                 self.watermark.next_offset = record.offset + 1
                 await self._turns.give_way()
-        self._closing &= self.state.heard_ms.keys()
-        for run_id in [run_id for run_id in self._given_up if run_id not in self.state.waiting]:
-            del self._given_up[run_id]
+        self._upkeep.folded(self.state)
         self._metrics.observe(self.partition, len(records), len(self.state.runs))
         # Notices first: where an output of this batch is found, they must be in the log already.
         await self._emitter.emit(notices)
@@ -517,21 +481,9 @@ class PartitionOwner:
         return event_message(self._topics, notice, f"{notice.run_id}:{notice.type}:{told}")
 
     async def _find_floors(self) -> None:
-        """Find the source offset of the last output of each topic, from the topics' tails."""
-        topics = self._topics
-        outputs = {
-            self.watermark: (
-                topics.verdicts.name,
-                topics.interventions.name,
-                topics.scorecards.name,
-                topics.dead_letters.name,
-            ),
-            self.asked: (topics.decisions.name, topics.dead_letters.name),
-        }
-        for watermark, names in outputs.items():
-            for name in names:
-                floor = await self._last_told(name, watermark.topic)
-                watermark.floors[name] = await self._credible(name, floor, watermark.topic)
+        """Find how far outputs are published, and with it where proposals go on."""
+        for watermark in (self.watermark, self.asked):
+            watermark.floors = await self._floors.of(watermark.topic)
         _, last = await self._reader.bounds(self.asked.topic, self.partition)
         if self.asked.next_offset > last:
             self.asked.next_offset = 0  # of a topic that is no more, as with floors
@@ -539,44 +491,6 @@ class PartitionOwner:
         answered = max(self.asked.floors.values()).offset
         self.asked.next_offset = max(self.asked.next_offset, answered + 1)
         self.answered = self.asked.next_offset - 1
-
-    async def _last_told(self, output: str, source: str) -> Told:
-        """Return what the last output at a topic's tail says has been told.
-
-        Among decisions there may be many that a policy made and that come from no proposal, and
-        dead letters come from events and proposals: then look further back.
-        """
-        count = TAIL_MESSAGES
-        while True:
-            tail = await self._reader.tail(output, self.partition, count)
-            # A former owner may have been writing while its successor was: take the highest.
-            found = [place for item in tail if (place := told_by(item, source)) is not None]
-            is_shared = output in (self._topics.decisions.name, self._topics.dead_letters.name)
-            if found or not is_shared or len(tail) < count or count >= TAIL_MESSAGES_MAX:
-                return max(found, default=Told())
-            count *= 8
-
-    async def _credible(self, output: str, floor: Told, source: str) -> Told:
-        """Drop a floor that lies beyond its source: it speaks of a topic that is no more.
-
-        Somebody created the source topic anew, or the broker lost its end. Without this the worker
-        would stay silent until the new offsets have passed the old ones.
-        """
-        if floor.offset < 0:
-            return floor
-        # Asked after the floor was read: an output never precedes what it came from.
-        _, last = await self._reader.bounds(source, self.partition)
-        if floor.offset < last:
-            return floor
-        _log.error(
-            "outputs_of_a_former_log",
-            partition=self.partition,
-            output=output,
-            floor=floor,
-            source=source,
-            log_end=last,
-        )
-        return Told()
 
 
 def _newest_ms(records: Sequence[Record]) -> int:

@@ -16,7 +16,7 @@ from ontrack.pipeline.kafka.emitter import Emitter, Message
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.settings import Settings
-from ontrack.topics.errors import BrokerUnavailable
+from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -69,6 +69,8 @@ class OwnerDirectory:
         self._urls: dict[int, str] = {}
         self._confirmed: set[int] = set()
         self._lost: set[int] = set()
+        self._has_claimed = False  # a claim of ours stands in the log
+        self._before_us: set[str] = set()  # where our instance was claimed before that
         self._has_namesake = False
         self._following: asyncio.Task[None] | None = None
         self._writing: set[asyncio.Task[None]] = set()
@@ -116,7 +118,13 @@ class OwnerDirectory:
             task.add_done_callback(self._writing.discard)
 
     def take(self, message: ConsumerRecord) -> None:
-        """Enter one message of the topic; what cannot be read is passed over, and said."""
+        """Enter one message of the topic; what cannot be read is passed over, and said.
+
+        Raises
+        ------
+        InvalidSettings
+            Our instance is that of a worker that runs, and was here before us.
+        """
         try:
             item = _CLAIM.validate_json(message.value or b"")
         except ValidationError as error:
@@ -124,23 +132,35 @@ class OwnerDirectory:
             return
         self._urls[item.partition] = item.url
         if item.url == self.url:
+            self._has_claimed = True
             self._confirmed.add(item.partition)
             self._lost.discard(item.partition)
-        elif item.partition in self._confirmed:
+            return
+        is_namesake = item.instance is not None and item.instance == self._settings.instance
+        if is_namesake and not self._has_claimed:
+            self._before_us.add(item.url)  # may be ours of another day
+        if item.partition in self._confirmed:
             self._lost.add(item.partition)
-            if item.instance is not None and item.instance == self._settings.instance:
+            if is_namesake:
                 self._tell_of_namesake(item)
 
     def _tell_of_namesake(self, item: Claim) -> None:
-        """Say that another worker has our instance, once: Kafka lets in whoever came last.
+        """Say that another worker has our instance, once; the second of the two ends.
 
-        Each throws the other out within a second, so that neither gets ready; Kafka's client says
-        no more than that it was not recognized.
+        Kafka lets in whoever came last and says to the other no more than that it was not
+        recognized. That one joins again, and so on for ever: neither gets ready. Who claimed before
+        us and claims again still runs, so it is we who came second. The first one sees a claim from
+        where it has seen none before it began, which may also be a successor, and joins once more.
         """
         if not self._has_namesake:
             self._has_namesake = True
             detail = "two workers that run have one instance, and throw each other out: rename one"
             _log.error("instance_used_twice", instance=item.instance, other=item.url, detail=detail)
+        if item.url in self._before_us:
+            raise InvalidSettings(
+                f"instance: {item.instance!r} is that of a worker that runs, at {item.url}; "
+                "every worker needs its own: name another one with --instance"
+            )
 
     async def _write(self, claims: list[Claim]) -> None:
         name = self._topics.owners.name
@@ -173,6 +193,8 @@ class OwnerDirectory:
                 except (KafkaError, BrokerUnavailable, OSError) as error:
                     _log.warning("owners_not_readable", error=str(error))
                     await asyncio.sleep(RETRY_S)
+        except InvalidSettings as error:
+            await self._failed(error)  # is said at the end, as for any other setting
         except Exception as error:  # noqa: BLE001
             # Without it questions would go to the wrong worker for good: stop this one.
             _log.exception("owners_failed")

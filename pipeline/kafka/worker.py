@@ -226,6 +226,7 @@ class Worker:
     def _heard(self, partition: int, delivery: Delivery) -> None:
         if delivery.record.timestamp_ms is not None:
             self._clocks.setdefault(partition, BrokerClock()).heard(delivery.record.timestamp_ms)
+            self._follower.heard(delivery.record.timestamp_ms)
 
     def _broker_now_ms(self, owner: PartitionOwner) -> int | None:
         """Return the broker's time; where nothing was delivered yet, it begins at the log's end."""

@@ -100,6 +100,9 @@ class FakeLog(FakeConsumer):
     async def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
         return dict.fromkeys(partitions, 0)
 
+    async def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, self.count)
+
     async def getmany(self, place: Any, **_more: Any) -> dict[Any, list[Any]]:
         numbers = range(self.at, min(self.count, self.at + 2))
         self.at = numbers.stop
@@ -118,3 +121,21 @@ async def test_a_batch_is_bounded_in_bytes(
     found = [batch async for batch in reader.read("events", 0, 0, 12)]
     assert [len(batch) for batch in found] == batches
     assert [message.offset for batch in found for message in batch] == list(range(12))
+
+
+async def test_a_log_that_is_cut_while_it_is_read_is_read_to_its_new_end() -> None:
+    reader = reader_of(FakeLog(5, 10))
+    found = [batch async for batch in reader.read("events", 0, 2, 12)]
+    assert [message.offset for batch in found for message in batch] == [2, 3, 4]
+
+
+class Renewed(FakeLog):
+    """A log that was made anew: an offset beyond its end is set back to its beginning."""
+
+    def seek(self, _place: Any, offset: int) -> None:
+        self.at = offset if offset <= self.count else 0
+
+
+async def test_a_log_that_was_made_anew_gives_nothing_from_below_the_start() -> None:
+    reader = reader_of(Renewed(5, 10))
+    assert [batch async for batch in reader.read("events", 0, 8, 12)] == []

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace.long_runs import long_references, long_run
 from ontrack.topics import codecs
 from ontrack.topics.errors import EventAfterEnd
-from ontrack.topics.events import Event, Proposal, RunEnded, Step
+from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
 
 STEPS = 12
 
@@ -224,3 +225,33 @@ async def test_after_a_fault_in_the_thread_readers_see_the_state_itself(
     with pytest.raises(RuntimeError, match="boom"):
         await offload.apply(fold, holder, record(second, 1))
     assert holder.state is state
+
+
+@pytest.mark.parametrize(
+    ("starts", "asks"),
+    [
+        ([], [True, False]),
+        ([RunStarted(run_id="open-0", task_id="t")], [True, False, False]),
+        ([RunStarted(run_id="open-0")], [True, True, False]),
+        ([RunStarted(run_id="open-0"), RunStarted(run_id="open-0", task_id="t")], [1, 1, 0, 0]),
+    ],
+    ids=["no start", "named", "without a task", "named late"],
+)
+def test_the_library_is_asked_until_a_run_knows_its_task_and_by_nothing_else(
+    starts: list[Event], asks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fold, holder = fresh()
+    knowledge, asked = fold.library.knowledge, list[Any]()
+
+    def noted(*given: Any) -> Any:
+        asked.append(given)
+        return knowledge(*given)
+
+    monkeypatch.setattr(fold.library, "knowledge", noted)
+    told = []
+    for offset, event in enumerate([*starts, *run_of(0)[:2]]):
+        before = len(asked)
+        told.append(offload.asks_library(holder.state, record(event, offset)))
+        fold.apply(holder.state, record(event, offset))
+        assert told[-1] or len(asked) == before
+    assert told == list(map(bool, asks))

@@ -10,7 +10,7 @@ import pytest
 
 from ontrack.pipeline.gating.answers import GatePolicy
 from ontrack.pipeline.kafka import audit as audit_module
-from ontrack.pipeline.kafka import owner as owner_module
+from ontrack.pipeline.kafka import floors
 from ontrack.pipeline.kafka.audit import Audit, audit_message
 from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.log import Told, record_of, told_by
@@ -126,7 +126,7 @@ def propose(kafka: FakeKafka, count: int) -> list[Any]:
 async def test_many_answers_over_http_do_not_make_a_new_owner_answer_twice(
     knows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner_module, "TAIL_MESSAGES", 4)
+    monkeypatch.setattr(floors, "TAIL_MESSAGES", 4)
     kafka = FakeKafka()
     first = new_owner(kafka)
     await first.resume()

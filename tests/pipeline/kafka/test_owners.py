@@ -17,7 +17,7 @@ from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.owners import OwnerDirectory, advertised_url
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.settings import Settings
-from ontrack.topics.errors import BrokerUnavailable
+from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 
 HERE, THERE = "http://127.0.0.1:6066", "http://127.0.0.1:7077"
 
@@ -143,9 +143,49 @@ async def test_a_partition_is_lost_once_somebody_claims_it_after_us() -> None:
 def test_a_second_worker_of_the_same_instance_is_named_once(instance: str, told: int) -> None:
     known = directory()
     with capture_logs() as logs:
-        known.take(claim(1, THERE, "w0"))  # ours, before it was started anew elsewhere
         known.take(claim(1, HERE, "w0"))
         for _ in range(3):
             known.take(claim(1, THERE, instance))
     named = [(each["instance"], each["other"]) for each in logs]
     assert named == [("w0", THERE)] * told
+
+
+def test_of_two_workers_of_one_instance_the_second_ends_with_an_error() -> None:
+    first, second = directory(), directory()
+    second.url = THERE
+    taken = [claim(1, HERE, "w0"), claim(1, THERE, "w0"), claim(1, HERE, "w0")]
+    for each in taken:
+        first.take(each)
+    for each in taken[:2]:
+        second.take(each)
+    with pytest.raises(InvalidSettings, match=f"{HERE}.*--instance"):
+        second.take(taken[2])
+
+
+async def test_that_error_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Topic:
+        async def getmany(self, **_more: Any) -> dict[int, list[Any]]:
+            return {0: [claim(1, url, "w0") for url in (THERE, HERE, THERE)]}
+
+        async def stop(self) -> None: ...
+
+    async def started(_self: OwnerDirectory) -> Any:
+        return Topic()
+
+    monkeypatch.setattr(OwnerDirectory, "_started", started)
+    failures: list[BaseException] = []
+    known = directory(failures=failures)
+    known.start()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [type(error) for error in failures] == [InvalidSettings]
+    await known.stop()
+
+
+def test_a_worker_that_was_started_anew_elsewhere_goes_on() -> None:
+    known = directory()
+    known.take(claim(1, THERE, "w0"))  # ours, before that
+    known.take(claim(1, HERE, "w0"))
+    known.take(claim(2, HERE, "w0"))
+    assert known.url_of(1) is None
+    assert not known.is_lost(1)

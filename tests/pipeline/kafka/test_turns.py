@@ -43,12 +43,59 @@ async def test_the_loop_never_waits_for_more_than_a_slice_and_an_event_of_all_pa
     assert longest <= turns_module.SLICE_S + EVENT_S
 
 
+async def test_between_two_slices_the_loop_goes_round_several_times() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    done: list[str] = []
+    working = [asyncio.create_task(work(turns, clock, name, 20, done)) for name in "ab"]
+    stood, before, passes = [], 0.0, 0
+    while not all(task.done() for task in working):
+        await asyncio.sleep(0)  # one callback of an answer that is on its way to somebody
+        passes += 1
+        if clock.now > before:
+            stood.append(passes)
+            before, passes = clock.now, 0
+    # The last slice may be a short one.
+    assert set(stood[1:-1]) == {turns_module.PASSES}
+
+
 async def test_partitions_take_turns() -> None:
     clock = Clock()
     turns = Turns(clock)
     done: list[str] = []
     await asyncio.gather(*(work(turns, clock, name, 6, done) for name in "ab"))
     assert "".join(done) == "aabbaabbaabb"
+
+
+async def test_work_that_nobody_waits_for_stands_back_while_there_is_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        if seconds:
+            paused.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(turns_module.asyncio, "sleep", noted)
+    clock = Clock()
+    turns = Turns(clock)
+
+    async def count(messages: int) -> None:
+        async with turns.working(behind=True):
+            for _ in range(messages):
+                clock.now += EVENT_S
+                await turns.give_way()
+
+    await count(10)  # alone
+    assert paused == []
+    await work(turns, clock, "a", 1, [])
+    await count(10)
+    assert paused == [turns_module.STAND_BACK_S] * 5
+    clock.now += turns_module.BUSY_S
+    await count(10)  # alone again
+    assert len(paused) == 5
 
 
 async def test_many_short_batches_are_as_good_as_a_long_one() -> None:
