@@ -10,7 +10,6 @@ the pool, beyond chance, may not intervene on any of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,6 +19,7 @@ from ontrack.operators.gate import GateAnswer
 from ontrack.operators.identity import IdentityParams
 from ontrack.operators.limits import require
 from ontrack.operators.orphans import OrphanParams
+from ontrack.operators.rates import wilson
 from ontrack.operators.references import ReferenceSet
 from ontrack.operators.sightings import SeenValues, see
 from ontrack.operators.transport import TransportParams, cost_row
@@ -199,7 +199,7 @@ def pooled(params: SelfTestParams, tests: Iterable[SelfTest]) -> SelfTest | None
     rules = {}
     for rule in _RULES:
         flagged = sum(getattr(test, rule).flagged for test in known)
-        low = _wilson_low(flagged, members, params.pool_z)
+        low, _ = wilson(flagged, members, params.pool_z)
         failed = Authority.INFORM if rule == "orphans" else Authority.WARN
         passed = low <= params.false_alarms_max
         rules[rule] = RuleTest(flagged, Authority.INTERVENE if passed else failed)
@@ -227,12 +227,6 @@ def limited(test: SelfTest, pool: SelfTest | None) -> SelfTest:
 def _tested(params: SelfTestParams, flagged: int, members: int) -> RuleTest:
     passed = flagged <= params.false_alarms_max * members
     return RuleTest(flagged, Authority.INTERVENE if passed else Authority.WARN)
-
-
-def _wilson_low(hits: int, count: int, z: float) -> float:
-    share, spread = hits / count, z * z / count
-    root = z * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return (share + spread / 2 - root) / (1 + spread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ontrack.operators import rates
 from ontrack.pipeline.evaluation.measures import Estimate
 
 Floats = npt.NDArray[np.float64]
@@ -22,7 +23,6 @@ Bools = npt.NDArray[np.bool_]
 
 RESAMPLES = 1000
 LEVEL = 0.95
-_Z = 1.959963984540054  # the normal quantile of a two-sided level of 0.95
 
 
 def auroc(scores: Sequence[float] | Floats, positive: Sequence[bool] | Bools) -> float | None:
@@ -171,18 +171,11 @@ def weighted_auroc(scores: Floats, positive: Bools, weights: Floats) -> Floats:
 
 
 def wilson(hits: int, n: int) -> Estimate:
-    """Return a proportion with Wilson's 95 % interval.
-
-    Source: Wilson (1927). Unlike the normal interval it stays in [0, 1] and has width at 0 and n.
-    """
+    """Return a proportion with Wilson's 95 % interval."""
     if n == 0:
         return Estimate(None, None, None, 0)
-    share = hits / n
-    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n)) / (1 + _Z**2 / n)
-    # At 0 and n the bound is the share itself, which rounding must not cross.
-    low, high = min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
-    return Estimate(share, low, high, n)
+    low, high = rates.wilson(hits, n)
+    return Estimate(hits / n, low, high, n)
 
 
 def ratio_of_sums(

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ontrack.operators.rates import wilson
 from ontrack.operators.scoring_extras import ExtraKind
 from ontrack.operators.scoring_results import (
     DEFECTS,
@@ -19,7 +20,6 @@ from ontrack.operators.scoring_results import (
     OVER_COST,
     OVER_LATENCY,
 )
-from ontrack.pipeline.evaluation.statistics import wilson
 from ontrack.pipeline.scoring.files import ScoredRun
 
 QUANTILES: Final = (0.5, 0.75, 0.9, 0.95, 0.99)
@@ -38,8 +38,9 @@ class Rate:
     @classmethod
     def of(cls, hits: int, n: int) -> Rate:
         """Return the share of ``hits`` in ``n`` runs."""
-        found = wilson(hits, n)
-        return cls(hits, n, found.value, found.low, found.high)
+        if n == 0:
+            return cls(hits, 0, None, None, None)
+        return cls(hits, n, hits / n, *wilson(hits, n))
 
     def as_record(self) -> dict[str, Any]:
         """Return plain data, rounded."""
