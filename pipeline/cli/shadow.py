@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ontrack.pipeline.cli.options import broker_option, json_option
 from ontrack.pipeline.settings import load_settings
 from ontrack.pipeline.terminal import printable
+from ontrack.topics import codecs
 from ontrack.topics.knowledge import Switch, SwitchScope
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -66,8 +67,7 @@ def _switch(
     try:
         return Switch(scope=scope, name=name, reason=reason, by=by)
     except ValidationError as error:
-        told = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise click.UsageError(told) from None
+        raise click.UsageError(codecs.explain(error.errors(), quote=True)) from None
 
 
 def _user() -> str | None:

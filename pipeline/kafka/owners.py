@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.emitter import Emitter, Message
 from ontrack.pipeline.kafka.partitions import partition_of
-from ontrack.pipeline.kafka.provision import partition_counts
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import BrokerUnavailable, InvalidSettings
 
@@ -204,11 +204,11 @@ class OwnerDirectory:
                 await consumer.stop()
 
     async def _started(self) -> AIOKafkaConsumer:
-        counts = await partition_counts(self._settings)
-        name = self._topics.owners.name
+        events, name = self._topics.events.name, self._topics.owners.name
+        counts = await counts_of(self._settings, events, name)
         consumer = await start_consumer(self._settings, fetch_wait_ms=FETCH_WAIT_MS)
         parts = [TopicPartition(name, number) for number in range(counts[name])]
         consumer.assign(parts)
         await consumer.seek_to_beginning(*parts)
-        self.partitions = counts[self._topics.events.name]
+        self.partitions = counts[events]
         return consumer

@@ -205,9 +205,9 @@ def test_one_part_of_the_fleet_must_be_named(arguments: list[str]) -> None:
     ("arguments", "told"),
     [
         (["--agent", ""], "--agent is empty"),
-        (["--task", "x" * 513], "name: String should have at most 512 characters"),
-        (["--all", "--reason", "x" * 2001], "reason: String should have at most 2000 characters"),
-        (["--tenant", "\udcff"], "name: Input should be a valid string"),
+        (["--task", "x" * 513], "field `name` should have at most 512 characters"),
+        (["--all", "--reason", "x" * 2001], "field `reason` should have at most 2000 characters"),
+        (["--tenant", "\udcff"], "field `name` should be a valid string"),
     ],
     ids=["empty", "long name", "long reason", "no text"],
 )
