@@ -258,7 +258,12 @@ def _joined(
         gap_streak=leading.part.state.gap_streak,
         candidates=Candidates(tuple(ordered[place] for place in going), after, shift, all_losses),
     )
-    return new, _told(params.solver, leading.said, leading.part.names, all_losses)
+    said = replace(
+        leading.said,
+        all_leakages=np.concatenate([each.said.all_leakages for each in taken])[places_kept],
+        all_coverage=np.concatenate([each.said.all_coverage for each in taken])[places_kept],
+    )
+    return new, _told(params.solver, said, leading.part.names, all_losses)
 
 
 def _best_of(taken: _Taken) -> int:

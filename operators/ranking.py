@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ontrack.operators import pooling
 from ontrack.operators.limits import require
 from ontrack.operators.references import ReferenceSet
-from ontrack.operators.transport import TransportState
+from ontrack.operators.transport import Alignment, TransportState
 from ontrack.operators.vectors import Vector
 from ontrack.solver import prefix_alignment
 from ontrack.solver.prefix_alignment import GapCosts
@@ -129,6 +129,7 @@ def step(
     references: ReferenceSet,
     state: RankState,
     aligned: TransportState,
+    alignment: Alignment,
     call: Call,
     result: Vector,
     is_effectful: bool,
@@ -149,6 +150,8 @@ def step(
     aligned
         State of the alignment after this step, costs and plan of shape (K, R, M), R >= 1. Of
         super-nodes the leakages are those that their steps had when they were collapsed.
+    alignment
+        What was read off the alignment at this step.
     result
         Unit vector of what the step returned, shape (d,); zero without a result.
     is_effectful
@@ -183,7 +186,7 @@ def step(
         unseen_write=state.unseen_write
         or (is_effectful and call.tool not in references.roles.by_tool),
     )
-    match, coverage = _transported(params, references, aligned)
+    match, coverage = _transported(params, references, aligned, alignment)
     effect = new.effect / new.compared if new.compared else 0.0
     weights = params.weights
     cost = (
@@ -199,24 +202,23 @@ def step(
 
 
 def _transported(
-    params: RankParams, references: ReferenceSet, aligned: TransportState
+    params: RankParams,
+    references: ReferenceSet,
+    aligned: TransportState,
+    alignment: Alignment,
 ) -> tuple[float, float]:
-    """Return tcR and cov of a coupling."""
+    """Return tcR and cov of a coupling, whose masses the solver has summed already."""
     _, arrays, aligned = pooling.members(references, aligned)
     plan = aligned.plan
     count, rows, width = plan.shape
     flat = count, 1, rows * width
     priced = np.matmul(plan.reshape(flat), aligned.cost.reshape(flat).transpose(0, 2, 1))[:, 0, 0]
-    mass = np.matmul(plan, np.ones(width, np.float32))
-    # Ufuncs by themselves: clip, sum, min and max cost a microsecond or two more a call.
-    leaked = np.minimum(np.maximum(1.0 - mass * arrays.mean_size, 0.0), 1.0)
+    # Ufuncs by themselves: sum, min and max cost a microsecond or two more a call.
+    leaked = np.add.reduce(alignment.all_leakages[:, aligned.merged :], axis=1)
     if aligned.shared is not None:
-        leaked[:, : aligned.merged] = aligned.shared.leaked
-    lost = params.leakage * np.add.reduce(leaked, axis=1)
-    match = (priced * arrays.mean_size + lost) / aligned.steps
-    columns = np.matmul(np.ones(rows, np.float32), plan)
-    covered = np.add.reduce(np.minimum(columns, arrays.nu), axis=1)  # nu: 1 / m_k, min(m q, 1) / m
-    return min(match.tolist()), max(covered.tolist())
+        leaked += np.add.reduce(aligned.shared.leaked, axis=1)
+    match = (priced * arrays.mean_size + params.leakage * leaked) / aligned.steps
+    return min(match.tolist()), max(alignment.all_coverage.tolist())
 
 
 def _effect(

@@ -215,6 +215,7 @@ def _rank(
         references,
         before,
         aligned,
+        alignment,
         event,
         vectors.result,
         writes,

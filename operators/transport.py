@@ -160,6 +160,17 @@ class TransportState:
             exact[:, : self.merged] += self.shared.shift
         return exact
 
+    def single_cost(self, costs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the same in float32, as the streaming step takes it.
+
+        Rounded once either way: a sum of two float32 is the same added up in float64 first.
+        """
+        if self.shared is None:
+            return costs
+        told = costs.copy()
+        told[:, : self.merged] += self.shared.shift
+        return told
+
     def masses(self, rows: int, mean_size: float) -> Float:
         """Return mu of the first ``rows`` rows: 1 / m-bar for each step."""
         mass = np.full(rows, 1.0 / mean_size)
@@ -199,6 +210,9 @@ class Alignment:
         rho and match cost of the newest node, on the best reference.
     attribute_cost
         Mean attribute cost of the newest node's matched mass, on the best reference.
+    all_leakages, all_coverage
+        Leakages and rho on each reference that was aligned, shapes (K, R) and (K,); of a run with
+        many references on those that are aligned from now on.
     cost
         Attribute costs on the best reference, shape (R, m); the newest nodes are the last rows.
     reachable
@@ -226,6 +240,8 @@ class Alignment:
     attribute_cost: float
     score: float
     rank_score: float
+    all_leakages: Float
+    all_coverage: Float
     cost: npt.NDArray[np.float32]
     reachable: npt.NDArray[np.bool_]
     reachable_now: npt.NDArray[np.bool_]
@@ -316,7 +332,7 @@ def step_with(
     ahead = widened(params, state)
     previous = Coupling(state.plan, state.u, state.v, state.terms)
     costs = np.concatenate([state.cost, row[:, None, :]], axis=1)
-    told = costs if state.shared is None else state.solver_cost(costs)
+    told = state.single_cost(costs)
     distance = structure.single_distances(hops)
     mass = state.masses(costs.shape[1], arrays.mean_size)
     done = streaming.advance(solver, arrays, previous, told, distance, age, mass, ahead)
@@ -412,16 +428,19 @@ def _read(
     size = int(arrays.sizes[best])
     match, attribute = reading.match_cost(best, params.match_floor)
     satisfied, active, _, satisfied_now, active_now = reading.flags[:, best, :size]
+    leakages, coverage = reading.leakages, reading.coverage
     rank = objective.soft_min(losses, params.solver.soft_min_temperature)
     return Alignment(
         best=best,
         losses=losses,
-        leakages=reading.leakages[best],
-        coverage=float(reading.coverage[best]),
+        leakages=leakages[best],
+        coverage=float(coverage[best]),
         match_cost=match,
         attribute_cost=attribute,
         score=objective.score_of(rank),
         rank_score=-rank,
+        all_leakages=leakages,
+        all_coverage=coverage,
         cost=costs[best, :, :size],
         reachable=active | satisfied,
         reachable_now=active_now | satisfied_now,

@@ -15,7 +15,6 @@ from numba import types
 
 from ontrack.solver.arrays import TINY, Bools, Floats
 from ontrack.solver.compiled_parts import SUMS, entry, exp, inner, log, logs, median, part, sum_of
-from ontrack.solver.compiled_step import OUT_OF_RANGE as OUT_OF_RANGE
 from ontrack.solver.compiled_step import advance as advance
 
 # Not read-only, though inputs are never written to: numba finds the one exact match fastest.

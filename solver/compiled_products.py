@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ontrack.solver.arrays import Reals
-from ontrack.solver.compiled_lanes import LANES, cgutils, fill
+from ontrack.solver.compiled_lanes import LANES, Lanes, cgutils, fill
 from ontrack.solver.compiled_parts import part
 
 ROWS = 8 if LANES == 16 else 4
@@ -86,9 +86,6 @@ def _tile(rows: int, vectors: int, squared: bool = False) -> Any:
                 [cgutils.alloca_once_value(builder, columns.zero) for _ in range(vectors)]
                 for _ in range(rows)
             ]
-            kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-            fused = f"llvm.fmuladd.v{LANES}f32"
-            fused = cgutils.get_or_insert_function(builder.module, kind, fused)
             with cgutils.for_range(builder, depth) as loop:
                 start = builder.add(builder.mul(loop.index, line), column)
                 factors = columns.read(right.data, start)
@@ -97,10 +94,11 @@ def _tile(rows: int, vectors: int, squared: bool = False) -> Any:
                 for index in range(rows):
                     place = builder.mul(builder.add(row, one[index]), stride)
                     place = builder.gep(left.data, [builder.add(place, loop.index)])
-                    factor = fill(builder, builder.load(place), LANES)
+                    factor = Lanes(builder, fill(builder, builder.load(place), LANES))
                     for target, other in zip(sums[index], factors, strict=True):
-                        added = builder.call(fused, [factor, other, builder.load(target)])
-                        builder.store(added, target)
+                        before = Lanes(builder, builder.load(target))
+                        added = factor.times_plus(Lanes(builder, other), before)
+                        builder.store(added.value, target)
             target_line = cgutils.unpack_tuple(builder, out.shape)[1]
             for index in range(rows):
                 target = builder.add(row, ir.Constant(_INDEX, index + squared))

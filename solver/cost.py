@@ -56,10 +56,12 @@ def cosine_distance(vectors: npt.NDArray[np.floating], vector: npt.NDArray[np.fl
     (n,) float64
         A missing text is at distance 1 from every text and at 0 from another missing one.
     """
-    distance = 1.0 - (vectors @ vector).astype(np.float64)
+    distance: Floats = vectors.dot(vector).astype(np.float64)  # a microsecond less than by @
+    np.subtract(1.0, distance, out=distance)
     # numpy.clip costs more than both of these.
     np.minimum(np.maximum(distance, 0.0, out=distance), 1.0, out=distance)
-    if not vector.any():
+    # Looking at all of it takes two microseconds; almost every vector begins with something.
+    if not (vector.size and vector.item(0)) and not vector.any():
         distance[~vectors.any(axis=1)] = 0.0
     return distance
 

@@ -13,12 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ontrack.solver.arrays import Bools, Floats, Ints, Reals
+from ontrack.solver.arrays import Bools, Floats, Reals
 from ontrack.solver.problem import (
     Coupling,
     ReferenceArrays,
     SolverParams,
-    StructureTerms,
     empty_coupling,
     pack_references,
 )
@@ -28,8 +27,6 @@ Choice = Literal["auto", "numpy", "numba"]
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BOOL = np.dtype(np.bool_)
-
-_NO_DISTANCE = np.empty((0, 0), _FLOAT32)
 
 _in_force: ModuleType | None = None
 
@@ -196,104 +193,9 @@ def iterate(
     return Iteration(Coupling(plan, u, v), total_cost, iterations, residual, moved)
 
 
-class _Prepared:
-    """What the compiled step wants of references and parameters."""
-
-    def __init__(self, references: ReferenceArrays) -> None:
-        self.structure = references.structure.astype(np.float32)
-        self._nu = references.nu.reshape(-1)
-        self.links = parent_bits(references.parents)
-        self._last: tuple[SolverParams | None, Floats] = (None, np.empty(0))
-
-    def numbers_of(self, params: SolverParams) -> Floats:
-        """Parameters and nu in one array, kept for those that were asked for last.
-
-        Both in one value: threads may ask with parameters of their own.
-        """
-        known, numbers = self._last
-        if params is not known:
-            scalars = (
-                *(params.kappa, params.dormant_weight, params.theta, params.epsilon),
-                *(params.exponent, params.gamma, params.lam),
-                *(params.inner_iterations, params.inner_tolerance),
-            )
-            numbers = np.concatenate([np.array(scalars, np.float64), self._nu])
-            self._last = params, numbers
-        return numbers
-
-
-def parent_bits(parents: Bools) -> Ints:
-    """Pack parent matrices (K, M, M) into bits, (K, M, words): bit i of row j, i is its parent."""
-    count, width, _ = parents.shape
-    padded = np.zeros((count, width, -(-width // 64) * 64), dtype=np.bool_)
-    padded[:, :, :width] = parents
-    return np.packbits(padded, axis=2, bitorder="little").view("<i8").astype(np.int64)
-
-
-def advance(
-    compiled: ModuleType,
-    params: SolverParams,
-    references: ReferenceArrays,
-    coupling: Coupling,
-    cost: Reals,
-    distance: Reals,
-    age: Floats,
-    mu: Floats,
-    ahead: float,
-) -> tuple[Coupling, Floats, Bools, int] | None:
-    """Take one event by the compiled kernel; None where it gives up, and numpy has to take it.
-
-    That is where the range of float32 is exceeded: Gibbs kernels below e^-80, scalings above 1e30.
-    It depends on this event alone. What is not finite is found by numpy then.
-
-    Parameters
-    ----------
-    ahead
-        Share of nu one step ahead of the frontier.
-    coupling ... mu
-        As for :func:`ontrack.solver.streaming.advance`, shapes checked.
-
-    Returns
-    -------
-    coupling, numbers, flags, iterations
-        Numbers and flags as in :class:`ontrack.solver.reading.Reading`.
-    """
-    plan, terms = coupling.plan, coupling.terms
-    count, old, width = plan.shape
-    steps = old + 1
-    prepared = references.derived.get("compiled")
-    if not isinstance(prepared, _Prepared):
-        prepared = references.derived["compiled"] = _Prepared(references)
-    if terms is not None and terms.plan is plan:
-        kept, before, known = terms.kept, terms.numbers, terms.distance
-    else:
-        kept, known = singles(plan)[0][None], _NO_DISTANCE
-        (before,) = plain(np.concatenate([coupling.u, coupling.v], axis=1))
-    numbers = prepared.numbers_of(params)
-    if cost.dtype is not _FLOAT32 or distance.dtype is not _FLOAT32:
-        cost, distance = singles(cost, distance)
-    given = numbers, ahead, prepared.structure, prepared.links, kept, before, known
-    made = np.empty((2, count, steps, width), _FLOAT32)
-    after, flags = np.empty((count, 3 * steps + 5 * width + 6)), np.empty((5, count, width), _BOOL)
-    try:
-        iterations = compiled.advance(*given, cost, distance, age, mu, made, after, flags)
-    except TypeError:
-        # Not contiguous, not writable or of another type: looking for that at every event would
-        # take longer than this does at the few where it is so.
-        cost, distance = singles(cost, distance)
-        age, mu = plain(age, mu)
-        iterations = compiled.advance(*given, cost, distance, age, mu, made, after, flags)
-    if iterations == compiled.OUT_OF_RANGE:
-        return None
-    plan = made[0]
-    u, v = after[:, :steps], after[:, steps : steps + width]
-    terms = StructureTerms(plan, distance, after, made)
-    return Coupling(plan, u, v, terms), after, flags, iterations
-
-
 def _load() -> ModuleType:
     """Import the compiled functions and call each once: the first call still looks up BLAS."""
-    from ontrack.solver import compiled
+    from ontrack.solver import compiled, fast_step
 
     line, flag = np.ones(1), np.zeros(1, dtype=np.bool_)
     square, cube = line.reshape(1, 1), line.reshape(1, 1, 1)
@@ -309,5 +211,6 @@ def _load() -> ModuleType:
     compiled.frontier(square, square, flags, links, *shares, *mask)
     references = pack_references([np.zeros((1, 1), np.int64)], [flags])
     inputs = np.zeros((1, 1, 1)), np.zeros((1, 1)), line, line
-    advance(compiled, SolverParams(), references, empty_coupling(references), *inputs, 0.3)
+    start = empty_coupling(references)
+    fast_step.advance(compiled, SolverParams(), references, start, *inputs, 0.3)
     return compiled

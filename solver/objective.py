@@ -157,8 +157,11 @@ def assembled_loss(
 
 def soft_min(losses: Floats, tau: float) -> float:
     """Soft minimum over references, ``-tau log mean_k exp(-l_k / tau)``; stable for any losses."""
-    lowest = float(losses.min())
-    return lowest - tau * math.log(float(np.exp((lowest - losses) / tau).mean()))
+    # One by one: of a few losses, numpy's calls would cost more than their arithmetic.
+    values: list[float] = losses.tolist()
+    lowest = min(values)
+    shares = [math.exp((lowest - value) / tau) for value in values]
+    return lowest - tau * math.log(sum(shares) / len(shares))
 
 
 def score(losses: Floats, tau: float) -> float:
@@ -191,23 +194,6 @@ def leakage_of(rows: Floats, mu: Floats) -> Floats:
     """:func:`row_leakage` of row sums that are known, (K, t)."""
     leakage: Floats = 1.0 - np.divide(rows, mu, out=np.ones_like(rows), where=mu > 0.0)
     return np.clip(leakage, 0.0, 1.0, out=leakage)
-
-
-def match_cost(plan_row: Floats, linear_cost_row: Floats, epsilon_den: float = 1e-3) -> Floats:
-    """Mean cost of what a row matched, ``sum_j T_j M_j / (sum_j T_j + epsilon_den)`` (Table 1).
-
-    Parameters
-    ----------
-    plan_row, linear_cost_row : (K, M)
-
-    Returns
-    -------
-    (K,)
-    """
-    matched: Floats = (plan_row * linear_cost_row).sum(axis=1) / (
-        plan_row.sum(axis=1) + epsilon_den
-    )
-    return matched
 
 
 def _quadratic(

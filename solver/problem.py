@@ -136,6 +136,10 @@ class ReferenceArrays:
         return int(self.nu.shape[1])
 
 
+FIGURES = 6
+"""Numbers that are told of each reference before all that belongs to steps and nodes."""
+
+
 class StructureTerms(NamedTuple):
     """The structure's share of the next event, left over by the loss of this one.
 
@@ -148,8 +152,8 @@ class StructureTerms(NamedTuple):
         The plan that all this belongs to: with another one, nothing here is used.
     distance : (t, t)
         D^P. Where the old steps' distances are others at the next event, nothing here is used.
-    numbers : (K, at least 2 t + 3 M)
-        Of each reference, one after the other: u (t), v (M); then the ``sides``:
+    numbers : (K, 3 t + 5 M + 6)
+        Of each reference, one after the other: six figures, u (t), v (M); then the ``sides``:
         ``(D^P)^2 p`` (t), ``(D^R)^2 q`` (M) and q (M), with row sums p and column sums q.
     kept : (2, K, t, M)
         The plan, and ``D^P T D^R``, the ``cross`` term, in float32.
@@ -170,12 +174,12 @@ class StructureTerms(NamedTuple):
     def sides(self) -> Floats:
         """What belongs to rows and columns, (K, t + 2 M)."""
         steps, width = self.plan.shape[1:]
-        sides: Floats = self.numbers[:, steps + width : 2 * steps + 3 * width]
+        start = FIGURES + steps + width
+        sides: Floats = self.numbers[:, start : start + steps + 2 * width]
         return sides
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Coupling:
+class Coupling(NamedTuple):
     """State of the alignment after t steps, one slice a reference.
 
     Parameters

@@ -9,7 +9,7 @@ import numpy as np
 from ontrack.solver.arrays import Bools, Floats
 from ontrack.solver.frontier import Frontier, coverage, frontier
 from ontrack.solver.objective import column_mass, leakage_of, row_mass
-from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams
+from ontrack.solver.problem import FIGURES, Coupling, ReferenceArrays, SolverParams
 
 
 class Reading(NamedTuple):
@@ -20,10 +20,10 @@ class Reading(NamedTuple):
     Parameters
     ----------
     numbers : (K, 3 t + 5 M + 6)
-        Of each reference, one after the other: u (t) and v (M); the sides of its structure terms
-        (t + 2 M); nu-hat (M); the new step's row of the total cost M that was solved (M);
-        diagnostic loss, change of log u, coverage, mass of the new step's row, that mass times its
-        total cost, and times its attribute cost; leakage of each step (t), equation (4).
+        Of each reference, one after the other: diagnostic loss, change of log u, coverage, mass of
+        the new step's row, that mass times its total cost, and times its attribute cost; u (t) and
+        v (M); the sides of its structure terms (t + 2 M); nu-hat (M); the new step's row of the
+        total cost M that was solved (M); leakage of each step (t), equation (4).
     flags : (5, K, M) bool
         Satisfied, active and lookahead nodes before the event; satisfied and active after it.
     """
@@ -34,18 +34,18 @@ class Reading(NamedTuple):
     @property
     def steps(self) -> int:
         """Number of steps t, with the new one."""
-        return int(self.numbers.shape[1] - 5 * self.flags.shape[2] - 6) // 3
+        return int(self.numbers.shape[1] - 5 * self.flags.shape[2] - FIGURES) // 3
 
     def _of_nodes(self, place: int) -> Floats:
         """Return one of the lines of M numbers after the structure terms' sides, (K, M)."""
         width = self.flags.shape[2]
-        start = 2 * self.steps + (3 + place) * width
+        start = FIGURES + 2 * self.steps + (3 + place) * width
         numbers: Floats = self.numbers[:, start : start + width]
         return numbers
 
     def _figure(self, place: int) -> Floats:
         """Return one of the six figures, (K,)."""
-        figure: Floats = self.numbers[:, place - self.steps - 6]
+        figure: Floats = self.numbers[:, place]
         return figure
 
     @property
@@ -93,8 +93,7 @@ class Reading(NamedTuple):
 
     def match_cost(self, reference: int, epsilon_den: float) -> tuple[float, float]:
         """Mean total and mean attribute cost of what the new step matched (Table 1)."""
-        end = -self.steps
-        mass, priced, attributed = self.numbers[reference, end - 3 : end].tolist()
+        mass, priced, attributed = self.numbers[reference, 3:FIGURES].tolist()
         return priced / (mass + epsilon_den), attributed / (mass + epsilon_den)
 
 
@@ -137,11 +136,11 @@ def read(
     ]
     count, steps, width = plan.shape
     numbers = [
+        np.stack(figures, axis=1),
         coupling.u,
         coupling.v,
         np.zeros((count, steps + 2 * width)) if sides is None else sides,
         *(mask.marginal, newest_cost),
-        np.stack(figures, axis=1),
         leakage_of(rows, mu),
     ]
     flags = [mask.satisfied, mask.active, mask.lookahead, now.satisfied, now.active]
@@ -191,4 +190,5 @@ class Advance(NamedTuple):
     @property
     def losses(self) -> Floats:
         """Diagnostic loss of each reference, (K,)."""
-        return self.reading.losses
+        losses: Floats = self.reading.numbers[:, 0]
+        return losses

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ontrack.solver import kernels
+from ontrack.solver import fast_step, kernels
 from ontrack.solver.arrays import Floats, Reals, check_shape
 from ontrack.solver.frontier import frontier, lookahead_share
 from ontrack.solver.objective import assembled_loss, column_mass, linear_cost, linearise
 from ontrack.solver.problem import Coupling, ReferenceArrays, SolverParams, StructureTerms
-from ontrack.solver.reading import Advance, Reading, read
+from ontrack.solver.reading import Advance, read
 from ontrack.solver.scaling import assemble, gibbs_kernel, scale
 from ontrack.solver.terms import carried, gradient, quadratic, structure_terms
 
@@ -67,16 +67,18 @@ def advance(
     ValueError
         As :func:`step` does, or if ``lookahead_weight`` is outside [0, 1].
     """
-    _check(references, coupling, cost, distance, age, mu)
-    ahead = lookahead_share(params, lookahead_weight)
-    problem = coupling, cost, distance, age, mu, ahead
+    ahead = params.lookahead_weight
+    if lookahead_weight is not None:
+        ahead = lookahead_share(params, lookahead_weight)
     compiled = kernels.compiled()
     if compiled is not None:
-        made = kernels.advance(compiled, params, references, *problem)
-        if made is not None:
-            after, numbers, flags, iterations = made
-            return Advance(after, Reading(numbers, flags), iterations, params.inner_tolerance)
-    return _advance_by_numpy(params, references, *problem)
+        done = fast_step.advance(
+            compiled, params, references, coupling, cost, distance, age, mu, ahead
+        )
+        if done is not None:
+            return done
+    _check(references, coupling, cost, distance, age, mu)
+    return _advance_by_numpy(params, references, coupling, cost, distance, age, mu, ahead)
 
 
 def _advance_by_numpy(

@@ -12,9 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 SLICE_S = 0.002  # about two events
-PASSES = 4
-"""Of the event loop between two slices. An answer of the broker's goes through about six callbacks,
-each in a pass of its own; with one pass a slice, it would wait for six slices."""
 BUSY_S = 0.05  # that long after a turn of those in front, more of them is expected
 STAND_BACK_S = 4 * SLICE_S
 """How long work that nobody waits for stands back after a slice: a fifth of the time at most."""
@@ -88,20 +85,13 @@ class Turns:
     def _begin(self) -> None:
         if self._began is None:
             self._began = self._clock()
-            asyncio.get_running_loop().call_soon(self._come_round, PASSES)
+            asyncio.get_running_loop().call_soon(self._come_round)
 
     def _is_over(self) -> bool:
         return self._began is not None and self._clock() - self._began > SLICE_S
 
-    def _come_round(self, passes: int) -> None:
-        """Note that the event loop has had its turn since the slice began.
-
-        After a whole slice it gets several passes, after less work one.
-        """
-        if passes > 1 and self._is_over():
-            asyncio.get_running_loop().call_soon(self._come_round, passes - 1)
-        else:
-            self._began = None
+    def _come_round(self) -> None:
+        self._began = None
 
     def _release(self) -> None:
         self._holder = None

@@ -216,7 +216,9 @@ def test_any_order_of_any_steps_gives_sound_states_that_can_be_read_back(
         if straight.state.transport is not None:
             found = straight.state.transport
             assert np.isfinite(found.plan).all()
-            assert np.isfinite(found.solver_cost(found.cost)).all()
+            told = found.solver_cost(found.cost)
+            assert np.isfinite(told).all()
+            np.testing.assert_array_equal(found.single_cost(found.cost), told.astype(np.float32))
     assert stopped.verdicts == straight.verdicts
     assert stopped.interventions == straight.interventions
     if straight.verdicts:

@@ -639,6 +639,7 @@ OPERATORS: Mapping[str, Operator] = {
         aligned_only(
             lambda f: (
                 f.after.transport,
+                f.alignment,
                 f.step,
                 f.vectors.result,
                 f.step.tool == "edit_file",

@@ -50,6 +50,8 @@ def alignment(
         attribute_cost=attribute_cost,
         score=1.0,
         rank_score=0.0,
+        all_leakages=np.array([leakages]),
+        all_coverage=np.zeros(1),
         cost=np.array(costs, dtype=np.float32),
         reachable=reachable,
         reachable_now=reachable if open_now is None else np.isin(np.arange(4), open_now),

@@ -12,7 +12,12 @@ from ontrack.operators import prefix, ranking, transport
 from ontrack.operators.prefix import PrefixParams, PrefixState
 from ontrack.operators.ranking import RankParams, RankSignal, RankState, RankWeights
 from ontrack.operators.references import ReferenceSet
-from ontrack.operators.transport import ROLE_WEIGHTS, TransportParams, TransportState
+from ontrack.operators.transport import (
+    ROLE_WEIGHTS,
+    Alignment,
+    TransportParams,
+    TransportState,
+)
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.solver.prefix_alignment import GapCosts
 from ontrack.topics.events import Step
@@ -30,8 +35,8 @@ WRITES = {"edit_file", "git_commit", "send_mail"}
 
 def ranked(
     references: ReferenceSet, steps: Sequence[Step], params: RankParams = PARAMS
-) -> tuple[RankState, list[RankSignal], TransportState]:
-    """Rank the prefixes of a chain of steps."""
+) -> tuple[RankState, list[RankSignal], TransportState, Alignment]:
+    """Rank the prefixes of a chain of steps; beside that, the alignment at the end."""
     aligned, graph = transport.start(references), PrefixState()
     state = ranking.start(params, references)
     found: list[RankSignal] = []
@@ -40,19 +45,20 @@ def ranked(
         vectors = StepVectors(*map(embed, step_texts(step, 1000)))
         row = transport.cost_row(ALIGNING, references, step, vectors)
         age = prefix.age_weights(PrefixParams(), graph)
-        aligned, _ = transport.step(ALIGNING, references, aligned, graph.hops, age, row)
+        aligned, alignment = transport.step(ALIGNING, references, aligned, graph.hops, age, row)
         state, signal = ranking.step(
             params,
             references,
             state,
             aligned,
+            alignment,
             step,
             vectors.result,
             step.tool in WRITES,
             step.error is not None,
         )
         found.append(signal)
-    return state, found, aligned
+    return state, found, aligned, alignment
 
 
 def steps_of(names: Sequence[str], variant: str = "") -> list[Step]:
@@ -104,7 +110,7 @@ def test_a_result_unlike_the_references_lowers_the_score() -> None:
 
 def test_without_any_result_there_is_no_effect_to_compare() -> None:
     silent = [step.model_copy(update={"result": None}) for step in steps_of(NAMES)]
-    state, found, _ = ranked(compiled(reference_of(SIX_STEPS)), silent)
+    state, found, *_ = ranked(compiled(reference_of(SIX_STEPS)), silent)
     assert state.compared == 0
     assert found[-1].effect == 0.0
 
@@ -138,12 +144,11 @@ def test_the_score_is_the_weighted_sum_of_its_parts() -> None:
 def test_the_alignment_of_other_references_is_refused() -> None:
     one, two = compiled(reference_of(SIX_STEPS)), compiled(*map(reference_of, [SIX_STEPS] * 2))
     step = step_of(SIX_STEPS, "read")
-    empty, other = transport.start(one), ranked(two, [step])[2]
-    for aligned in (empty, other):
+    _, _, other, said = ranked(two, [step])
+    begun, result = ranking.start(PARAMS, one), embed("x")
+    for aligned in (transport.start(one), other):
         with pytest.raises(ValueError, match="the alignment has shape"):
-            ranking.step(
-                PARAMS, one, ranking.start(PARAMS, one), aligned, step, embed("x"), False, False
-            )
+            ranking.step(PARAMS, one, begun, aligned, said, step, result, False, False)
 
 
 def test_weights_below_zero_are_refused() -> None:
@@ -190,7 +195,7 @@ def test_any_run_gets_finite_parts_that_agree_with_their_formulas(
     params = RankParams(weights=RankWeights(order=0.5), gaps=GapCosts(0.8, 0.1))
     found = compiled(*references)
     steps = run.steps
-    state, signals, aligned = ranked(found, steps, params)
+    state, signals, aligned, _ = ranked(found, steps, params)
     expected, last = from_scratch(found, steps, aligned, params), signals[-1]
     for name in ("match", "coverage", "order"):
         assert getattr(last, name) == pytest.approx(getattr(expected, name), abs=1e-4)

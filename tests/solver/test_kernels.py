@@ -6,13 +6,15 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ontrack.solver import kernels
+from ontrack.solver import fast_step, kernels
 from ontrack.solver.converged import finalise, solve
 from ontrack.solver.frontier import Frontier, frontier
 from ontrack.solver.objective import column_mass, diagnostic_loss
@@ -159,6 +161,65 @@ def test_a_converged_solve_is_the_same_on_both_kernels(
 
 
 @needs_numba
+@settings(max_examples=10, deadline=None)
+@given(problem=problems(steps_max=5))
+def test_a_run_that_numpy_began_goes_on_with_the_compiled_kernel(problem: Problem) -> None:
+    """Structure terms that are the other kernel's, of distances in float64, are not used."""
+    params, arrays = SolverParams(), problem.arrays
+    kernels.use("numpy")
+    before = empty_coupling(arrays)
+    for steps in range(1, problem.steps):
+        before = event(problem, params, before, steps).coupling
+    kernels.use("numba")
+    plain = Coupling(before.plan, before.u, before.v)
+    one, two = (event(problem, params, each, problem.steps) for each in (before, plain))
+    assert one.reading.numbers.tobytes() == two.reading.numbers.tobytes()
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda array: array.astype(np.int32),
+        lambda array: array.astype(np.complex64),
+        lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+        lambda array: np.frombuffer(b"0" + array.tobytes(), array.dtype, array.size, offset=1),
+    ],
+    ids=["whole numbers", "complex", "scattered", "not aligned"],
+)
+def test_the_compiled_step_refuses_what_is_no_line_of_the_declared_numbers(
+    spoil: Callable[[Any], Any],
+) -> None:
+    """It takes addresses, so what it is given is looked at before."""
+    kernels.use("numba")
+    from ontrack.solver import compiled
+
+    given: list[Any] = []
+
+    def advance_and_remember(*arguments: Any) -> int:
+        given[:] = arguments
+        return compiled.advance(*arguments)
+
+    problem = next_problem()
+    coupling = event(problem, SolverParams(), empty_coupling(problem.arrays), 1).coupling
+    inputs = problem.padded_cost, problem.distance, problem.ages[1], problem.mu
+    watched: Any = SimpleNamespace(advance=advance_and_remember)
+    fast_step.advance(watched, SolverParams(), problem.arrays, coupling, *inputs, 0.3)
+    places = [place for place, each in enumerate(given) if isinstance(each, np.ndarray)]
+    assert len(places) == 13
+    for place in places:
+        arguments = list(given)
+        arguments[place] = spoil(given[place])
+        spoiled = arguments[place]
+        layout = spoiled.flags
+        if spoiled.dtype == given[place].dtype and layout.c_contiguous and layout.aligned:
+            continue  # a byte is aligned anywhere, and one number is contiguous
+        with pytest.raises(TypeError, match=r"expected a contiguous array, Data\("):
+            compiled.advance(*arguments)
+    assert compiled.advance(*given) > 0
+
+
+@needs_numba
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(steps_max=5))
 def test_the_compiled_kernel_takes_arrays_of_any_layout_and_writes_to_none(
@@ -298,7 +359,7 @@ def test_the_compiled_product_is_numpys_and_does_not_depend_on_what_is_around(
 def loops() -> tuple[Callable[..., None], Callable[..., None], Callable[..., float]]:
     import numba
 
-    from ontrack.solver import compiled_lanes, compiled_step
+    from ontrack.solver import compiled_lanes, compiled_rows
 
     def narrow(row: compiled_lanes.Row) -> None:
         row[1], row[3] = row[0].exp(), row[2].log()
@@ -308,7 +369,7 @@ def loops() -> tuple[Callable[..., None], Callable[..., None], Callable[..., flo
 
     made = compiled_lanes.loop(4, 0, narrow), compiled_lanes.loop(4, 0, wide, double=True)
     narrow_loop, wide_loop = made
-    total = compiled_step._total
+    total = compiled_rows.row_total
 
     @numba.njit
     def both(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
@@ -389,9 +450,10 @@ def test_importing_the_solver_and_using_numpy_imports_no_numba() -> None:
 @needs_numba
 def test_nothing_is_compiled_after_the_choice() -> None:
     kernels.use("numba")
-    module = kernels.compiled()
-    assert module is not None
-    entries = [module.iterate, module.frontier, module.diagnostic_loss, module.advance]
+    from ontrack.solver import compiled, compiled_step
+
+    entries = [compiled.iterate, compiled.frontier, compiled.diagnostic_loss]
+    entries.append(compiled_step.advance_at)
     before = [len(each.signatures) for each in entries]
     problem = next_problem()
     coupling = event(problem, SolverParams(), empty_coupling(problem.arrays), 1).coupling

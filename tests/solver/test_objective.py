@@ -52,7 +52,6 @@ def test_every_term_agrees_with_the_slow_twin(
     exact = objective.objective(*given_terms)
     loss = objective.diagnostic_loss(*given_terms)
     leakage = objective.row_leakage(plan, mu)
-    matched = objective.match_cost(plan[:, -1], total[:, -1])
     for k, reference in enumerate(problem.references):
         size = reference.size
         own = plan[k, :, :size].tolist()
@@ -73,7 +72,6 @@ def test_every_term_agrees_with_the_slow_twin(
         assert exact[k] == pytest.approx(twin.objective(*terms), abs=1e-11)
         assert loss[k] == pytest.approx(twin.diagnostic_loss(*terms), abs=1e-11)
         np.testing.assert_allclose(leakage[k], twin.leakage(own, mu.tolist()), atol=1e-12)
-        assert matched[k] == pytest.approx(twin.match_cost(own[-1], expected[-1], 1e-3), abs=1e-12)
     assert ((leakage >= 0) & (leakage <= 1)).all()
 
 

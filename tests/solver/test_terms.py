@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from ontrack.solver import kernels
 from ontrack.solver.frontier import coverage, frontier
-from ontrack.solver.objective import column_mass, diagnostic_loss, match_cost, row_leakage
+from ontrack.solver.objective import column_mass, diagnostic_loss, row_leakage
 from ontrack.solver.problem import Coupling, SolverParams, empty_coupling
 from ontrack.solver.reading import Advance
 from ontrack.solver.streaming import advance
+from tests import reference as twin
 from tests.solver.problems import Problem, problems, solver_params
 
 SINGLE = 1e-5
@@ -105,7 +106,10 @@ def test_what_is_read_off_belongs_to_the_plan_that_is_stored(
     np.testing.assert_allclose(done.losses, losses, atol=SINGLE)
     for k in range(arrays.count):
         found = told.match_cost(k, 1e-3)
-        wanted = [match_cost(plan[:, -1], row, 1e-3)[k] for row in (done.newest_cost, cost[:, -1])]
+        wanted = [
+            twin.match_cost(plan[k, -1].tolist(), row[k].tolist(), 1e-3)
+            for row in (done.newest_cost, cost[:, -1])
+        ]
         np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
@@ -149,6 +153,4 @@ def test_the_new_steps_distances_have_to_be_finite_although_it_has_no_age_yet(
 
 
 def empty_problem() -> Problem:
-    from tests import reference as twin
-
     return Problem((twin.Reference(1, []),), (np.zeros((2, 1)),), [], 2, np.ones((2, 2)))

@@ -43,22 +43,6 @@ async def test_the_loop_never_waits_for_more_than_a_slice_and_an_event_of_all_pa
     assert longest <= turns_module.SLICE_S + EVENT_S
 
 
-async def test_between_two_slices_the_loop_goes_round_several_times() -> None:
-    clock = Clock()
-    turns = Turns(clock)
-    done: list[str] = []
-    working = [asyncio.create_task(work(turns, clock, name, 20, done)) for name in "ab"]
-    stood, before, passes = [], 0.0, 0
-    while not all(task.done() for task in working):
-        await asyncio.sleep(0)  # one callback of an answer that is on its way to somebody
-        passes += 1
-        if clock.now > before:
-            stood.append(passes)
-            before, passes = clock.now, 0
-    # The last slice may be a short one.
-    assert set(stood[1:-1]) == {turns_module.PASSES}
-
-
 async def test_partitions_take_turns() -> None:
     clock = Clock()
     turns = Turns(clock)
