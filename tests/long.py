@@ -18,7 +18,7 @@ LONG = (
     "pipeline/kafka/test_kafka.py::test_a_proposal_is_answered*[[]aiokafka*",
     "pipeline/kafka/test_more_partitions.py",
     "pipeline/kafka/test_long_runs.py::test_a_killed_worker_is_ready_again*",
-    "pipeline/bench/test_bench_pipeline.py::test_the_command_measures_all_six*",
+    "pipeline/bench/test_bench_pipeline.py::test_the_command_measures_everything*",
     "pipeline/kafka/test_kafka.py::test_a_worker_that_was_stopped_begins_again*",
     "pipeline/kafka/test_order.py::test_steps_that_overtook*",
     "pipeline/kafka/test_otlp_source.py::test_who_follows_a_reader_that_died*",

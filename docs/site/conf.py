@@ -101,8 +101,10 @@ def is_there(app: Any, domain: Any, node: nodes.Element) -> bool | None:
         return None
     if not isinstance(node.children[0], nodes.literal):
         return True
-    name, module = node["reftarget"], node.get("py:module") or ""
-    places = (name, f"{module}.{name}", f"{module}.{node.get('py:class')}.{name}")
+    name, module, owner = node["reftarget"], node.get("py:module"), node.get("py:class")
+    places = [name]
+    if module is not None:
+        places += [f"{module}.{name}", f"{module}.{owner}.{name}"]
     return any(map(can_be_imported, places)) or None
 
 

@@ -175,6 +175,7 @@ AIMS: Final = (
         10,
         False,
         lambda rows: _read(rows, "pipeline", "end_to_end") / 1000,
+        "0.3 of the embedded driver's events/s; end_to_end_half: half of what this worker sustains",
     ),
 )
 
