@@ -10,8 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ontrack.solver.arrays import Bools, Floats, Ints, Reals, check_shape
-from ontrack.solver.kernels import plain, singles
+from ontrack.solver.arrays import Bools, Floats, Ints, Reals, check_shape, plain, singles
 from ontrack.solver.problem import (
     FIGURES,
     Coupling,

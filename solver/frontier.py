@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ontrack.solver import kernels
-from ontrack.solver.arrays import Bools, Floats
+from ontrack.solver.arrays import Bools, Floats, plain, plain_flags
 from ontrack.solver.problem import ReferenceArrays, SolverParams
 
 
@@ -58,8 +58,8 @@ def frontier(
     nu, valid, parents = references.nu, references.valid, references.parents
     compiled = kernels.compiled()
     if compiled is not None:
-        floats = kernels.plain(column_mass, nu)
-        flags = kernels.plain_flags(valid, parents)
+        floats = plain(column_mass, nu)
+        flags = plain_flags(valid, parents)
         masks = [np.empty(nu.shape, dtype=np.bool_) for _ in range(3)]
         mask = Frontier(np.empty(nu.shape), *masks)
         compiled.frontier(

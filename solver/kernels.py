@@ -13,20 +13,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ontrack.solver.arrays import Bools, Floats, Reals
+from ontrack.solver.arrays import Bools, Floats, plain
 from ontrack.solver.problem import (
+    FIGURES,
     Coupling,
     ReferenceArrays,
     SolverParams,
-    empty_coupling,
-    pack_references,
 )
 from ontrack.solver.scaling import NOT_FINITE
 
 Choice = Literal["auto", "numpy", "numba"]
-
-_FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
-_BOOL = np.dtype(np.bool_)
 
 _in_force: ModuleType | None = None
 
@@ -77,39 +73,6 @@ def installed() -> bool:
 def compiled() -> ModuleType | None:
     """Return :mod:`ontrack.solver.compiled` if it is in force; None for numpy."""
     return _in_force
-
-
-def plain(*arrays: Floats) -> list[Floats]:
-    """Return float64 arrays as compiled functions are declared for; a copy where one is not.
-
-    They take contiguous and writable arrays, although they do not write to their inputs.
-    """
-    return [
-        array
-        if array.flags.carray and array.dtype is _FLOAT64
-        else np.array(array, np.float64, order="C")
-        for array in arrays
-    ]
-
-
-def singles(*arrays: Reals) -> list[Reals]:
-    """Return the same as float32."""
-    return [
-        array
-        if array.dtype is _FLOAT32 and array.flags.carray
-        else np.array(array, np.float32, order="C")
-        for array in arrays
-    ]
-
-
-def plain_flags(*arrays: Bools) -> list[Bools]:
-    """Do the same for flags."""
-    return [
-        array
-        if array.flags.carray and array.dtype is _BOOL
-        else np.array(array, np.bool_, order="C")
-        for array in arrays
-    ]
 
 
 class Iteration(NamedTuple):
@@ -195,7 +158,7 @@ def iterate(
 
 def _load() -> ModuleType:
     """Import the compiled functions and call each once: the first call still looks up BLAS."""
-    from ontrack.solver import compiled, fast_step
+    from ontrack.solver import compiled
 
     line, flag = np.ones(1), np.zeros(1, dtype=np.bool_)
     square, cube = line.reshape(1, 1), line.reshape(1, 1, 1)
@@ -209,8 +172,11 @@ def _load() -> ModuleType:
     rest = cube, square, cube, line, square, cube
     compiled.diagnostic_loss(*rest, *weights, line.copy())
     compiled.frontier(square, square, flags, links, *shares, *mask)
-    references = pack_references([np.zeros((1, 1), np.int64)], [flags])
-    inputs = np.zeros((1, 1, 1)), np.zeros((1, 1)), line, line
-    start = empty_coupling(references)
-    fast_step.advance(compiled, SolverParams(), references, start, *inputs, 0.3)
+    # Called as it is, without what solver/fast_step.py does around it: that rests on this module.
+    given = np.array([*(0.3, 0.01, 0.35, 0.05, 0.7, 0.7, 0.1), *(1.0, 0.0), *(1.0, 1.0), 1.0])
+    single, singles = np.zeros((1, 1), np.float32), np.zeros((1, 1, 1), np.float32)
+    before = np.zeros((2, 1, 0, 1), np.float32), np.zeros((1, FIGURES + 5)), single[:0, :0]
+    after = np.empty((2, 1, 1, 1), np.float32), np.empty((1, FIGURES + 8)), np.ones((5, 1, 1), bool)
+    parents = np.zeros((1, 1, 1), np.int64)
+    compiled.advance(given, 0.3, 0, singles, parents, *before, singles, single, line, line, *after)
     return compiled

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import kl_div
 
 from ontrack.solver import kernels
-from ontrack.solver.arrays import TINY, Floats
+from ontrack.solver.arrays import TINY, Floats, plain
 from ontrack.solver.problem import ReferenceArrays, SolverParams
 
 
@@ -126,7 +126,7 @@ def diagnostic_loss(
     """
     compiled = kernels.compiled()
     if compiled is not None:
-        arrays = kernels.plain(cost, distance, plan, mu, marginal, references.structure)
+        arrays = plain(cost, distance, plan, mu, marginal, references.structure)
         numbers = params.theta, params.epsilon, params.lam
         losses = np.empty(references.count)
         compiled.diagnostic_loss(*arrays, *numbers, losses)
