@@ -106,6 +106,14 @@ NOT_RUN = {
     ): BROKER,
     ("docs/shadow.md", "ontrack shadow list"): BROKER,
     ("docs/shadow.md", "ontrack shadow off --agent refund-clerk"): BROKER,
+    ("docs/tutorial.md", "make kafka"): BROKER,
+    ("docs/tutorial.md", "ontrack topics create"): BROKER,
+    ("docs/tutorial.md", "ontrack worker"): BROKER,
+    (
+        "docs/tutorial.md",
+        "ontrack send new.jsonl --references refs.jsonl --tools tools.yaml",
+    ): BROKER,
+    ("docs/tutorial.md", "ontrack tail --from-beginning --until-idle 5"): BROKER,
     ("docs/telemetry.md", 'pip install "ontrack[otel]"'): INSTALL,
     ("docs/telemetry.md", "export ONTRACK_TELEMETRY=true"): BROKER,
     (

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ EXAMPLES = sorted(
     ".".join(("ontrack", *path.relative_to(ROOT).with_suffix("").parts))
     for layer in LAYERS
     for path in (ROOT / layer).rglob("*.py")
-    if "\n    >>> " in path.read_text(encoding="utf-8") or "\n>>> " in path.read_text("utf-8")
+    if re.search(r"^\s*>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 
 

@@ -36,15 +36,3 @@ def test_files_of_the_commit_were_touched_by_it_and_files_of_today_exist(guide: 
     now |= {name for name in FILE.findall(prose) if "NAME" not in name}
     missing = {name for name in now if "NAME" not in name and not (ROOT / name).exists()}
     assert missing == set()
-
-
-def test_the_names_of_the_table_of_symbols_are_those_of_the_code() -> None:
-    text = (ROOT / "docs" / "math.md").read_text(encoding="utf-8")
-    table = text.partition("## Symbols, names, shapes")[2].partition("\n## ")[0]
-    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) > 15
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "solver").glob("*.py"))
-    words = set(re.findall(r"\w+", code))
-    named = {name for row in rows for name in re.findall(r"`([\w.]+)(?:\(\.\.\.\))?`", row[2])}
-    parts = {part for name in named for part in name.split(".")}
-    assert parts - words == set()
