@@ -62,6 +62,8 @@ class Teller:
         time_s = now_s if stamp_ms is None or stamp_ms < 0 else min(stamp_ms / 1000, now_s)
         alert = alert_of(output, record, time_s, again)
         if alert is None:
+            # It is nothing to tell of, but it tells the time: where news never pause, nobody ticks.
+            await self._tell(machine.due(self._settings, self._state, time_s))
             return
         outcome = machine.take(self._settings, self._state, alert, time_s)
         if record.offset >= self._floors.get(alert.place, 0):

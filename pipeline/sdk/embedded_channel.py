@@ -38,7 +38,8 @@ class EmbeddedChannel:
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that it would get over HTTP."""
-        read = codecs.decode_proposal(codecs.encode(proposal)).event
+        limits = self._monitor.fold.limits
+        read = codecs.decode_proposal(codecs.encode(proposal), limits).event
         decision = self._monitor.propose(read)
         return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
 

@@ -171,7 +171,8 @@ class EmbeddedEngine:
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that a worker would get."""
-        read = codecs.decode_proposal(codecs.encode(proposal)).event
+        limits = self.monitor.fold.limits
+        read = codecs.decode_proposal(codecs.encode(proposal), limits).event
         decision = self.monitor.propose(read)
         self._tell(decision)
         return GateAnswer.of(decision, "monitor", self._tickets.note(decision))

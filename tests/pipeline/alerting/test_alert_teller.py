@@ -14,7 +14,15 @@ from ontrack.pipeline.alerting.machine import Delivery
 from ontrack.pipeline.alerting.settings import AlertSettings
 from ontrack.pipeline.alerting.teller import Teller
 from ontrack.pipeline.metrics import Metrics
-from tests.pipeline.alerting.alerts_kit import NIGHT_S, NOON_S, halt, record_at, settings_with, warn
+from tests.pipeline.alerting.alerts_kit import (
+    NIGHT_S,
+    NOON_S,
+    decision,
+    halt,
+    record_at,
+    settings_with,
+    warn,
+)
 
 PARTITIONS = (0, 1)
 TOPIC = "ontrack.interventions"
@@ -210,3 +218,16 @@ def test_a_window_outlives_a_process_that_ends_before_it_has_rebuilt_it() -> Non
     world.append(0, halt("run-1", 1))
     world.read(2)
     assert world.on_their_way == []
+
+
+def test_what_waits_is_told_in_time_although_other_news_never_pause() -> None:
+    log = Log(settings_with({"name": "r", "sinks": ["ops"], "dedupe_s": 60}))
+    log.now_s = NOON_S
+    log.append(0, warn("run-1", 0))
+    log.append(0, warn("run-1", 1))
+    for second in range(61):
+        log.now_s = NOON_S + second
+        log.append(0, decision("run-2", second, "allow"))
+    log.read(100)  # all in one go, and never a tick
+    counts = [delivery.bundle.count for delivery in log.on_their_way]
+    assert counts == [1, 1]

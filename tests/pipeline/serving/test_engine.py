@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ontrack.pipeline.board import OUTPUTS_KEPT_MAX, Board
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gating.wire import Redemption
+from ontrack.pipeline.sdk.embedded_channel import EmbeddedChannel
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.codecs import encode
@@ -103,6 +104,15 @@ async def test_a_decision_is_used_once_and_for_its_own_call() -> None:
     assert await desk.engine.redeem(other) == "other_call"
     assert await desk.engine.redeem(wanted) is None
     assert await desk.engine.redeem(wanted) == "used"
+
+
+async def test_a_question_may_be_as_long_as_an_event() -> None:
+    settings = Settings(encoder="hashing", message_bytes_max=4_000_000)
+    asked = Proposal(run_id="r", tool="write", args={"text": "x" * 1_500_000})
+    engine = EmbeddedEngine(EmbeddedMonitor(settings), 60.0, lambda _output: None)
+    channel = EmbeddedChannel(EmbeddedMonitor(settings), 60.0)
+    answers = [await engine.ask(asked, 1.0), await channel.ask(asked, 1.0)]
+    assert [answer.decision for answer in answers] == ["unknown", "unknown"]
 
 
 @given(
