@@ -160,6 +160,17 @@ class EmbeddedMonitor:
         """
         return self.fold.propose(self.state, proposal)
 
+    def ask(self, proposal: Proposal) -> Decision:
+        """Do the same by way of the bytes that a worker would get, within the limits of a message.
+
+        Raises
+        ------
+        InvalidEvent
+            The run has ended, or the bytes cannot be used: they are too many, say.
+        """
+        read = codecs.decode_proposal(codecs.encode(proposal), self.settings.limits)
+        return self.propose(read.event)
+
     def twin(self) -> Fold:
         """Return a fold of its own that judges as this one does; slow, and fit for a thread."""
         fold = make_fold(self.settings, self.fold.encoder)

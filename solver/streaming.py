@@ -67,9 +67,7 @@ def advance(
     ValueError
         As :func:`step` does, or if ``lookahead_weight`` is outside [0, 1].
     """
-    ahead = params.lookahead_weight
-    if lookahead_weight is not None:
-        ahead = lookahead_share(params, lookahead_weight)
+    ahead = lookahead_share(params, lookahead_weight)
     compiled = kernels.compiled()
     if compiled is not None:
         done = fast_step.advance(

@@ -9,19 +9,27 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("solver", "operators", "topics", "pipeline")
-EXAMPLES = sorted(
-    ".".join(("ontrack", *path.relative_to(ROOT).with_suffix("").parts))
+EXAMPLES = {
+    ".".join(("ontrack", *path.relative_to(ROOT).with_suffix("").parts)): shown
     for layer in LAYERS
-    for path in (ROOT / layer).rglob("*.py")
-    if re.search(r"^\s*>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
-)
+    for path in sorted((ROOT / layer).rglob("*.py"))
+    if (shown := len(re.findall(r"^\s*>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)))
+}
 
 
-def test_there_are_examples() -> None:
+def test_there_are_examples_of_what_people_call() -> None:
     assert len(EXAMPLES) > 10
+    expected = {
+        "ontrack.operators.scoring_repeats": 1,
+        "ontrack.pipeline.scoring.api": 13,
+        "ontrack.pipeline.sdk.client": 8,
+        "ontrack.pipeline.sdk.sync": 6,
+        "ontrack.pipeline.sdk.tools": 8,
+    }
+    assert {module: EXAMPLES[module] for module in expected} == expected
 
 
 @pytest.mark.parametrize("module", EXAMPLES)
 def test_the_examples_print_what_they_show(module: str) -> None:
-    failed, tried = doctest.testmod(importlib.import_module(module))
-    assert (failed, tried > 0) == (0, True)
+    tried = doctest.testmod(importlib.import_module(module))
+    assert tried == (0, EXAMPLES[module])

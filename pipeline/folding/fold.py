@@ -109,11 +109,6 @@ class Fold:
         self.stamp = Stamp(profile.name, digest, engine_name())
 
     @property
-    def limits(self) -> codecs.Limits:
-        """Of one message."""
-        return self._limits
-
-    @property
     def intervenes(self) -> bool:
         """False in shadow mode."""
         return self._intervene

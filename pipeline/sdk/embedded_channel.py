@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal, Tickets
 from ontrack.pipeline.sdk.declared import declared_contracts
-from ontrack.topics import codecs
 from ontrack.topics.events import Event, Proposal
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
@@ -38,9 +37,7 @@ class EmbeddedChannel:
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that it would get over HTTP."""
-        limits = self._monitor.fold.limits
-        read = codecs.decode_proposal(codecs.encode(proposal), limits).event
-        decision = self._monitor.propose(read)
+        decision = self._monitor.ask(proposal)
         return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
 
     async def redeem(self, answer: GateAnswer) -> Refusal | None:

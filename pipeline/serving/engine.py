@@ -171,9 +171,7 @@ class EmbeddedEngine:
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that a worker would get."""
-        limits = self.monitor.fold.limits
-        read = codecs.decode_proposal(codecs.encode(proposal), limits).event
-        decision = self.monitor.propose(read)
+        decision = self.monitor.ask(proposal)
         self._tell(decision)
         return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
 
 import pytest
 
-from ontrack.operators import scoring_repeats
 from ontrack.operators.scoring_extras import Extras
-from ontrack.pipeline.scoring import api, score_trajectory, unsafe_actions
+from ontrack.pipeline.scoring import score_trajectory, unsafe_actions
 from ontrack.topics.errors import InvalidInput
 from ontrack.topics.events import RunEnded, RunStarted, Step
 from ontrack.topics.knowledge import Task, ToolContract
 
 ANA = ["read_thread", "list_availability", "list_availability", "calendar.create_event"]
-
-
-@pytest.mark.parametrize(("module", "examples"), [(api, 13), (scoring_repeats, 1)])
-def test_the_examples_print_what_they_say(module, examples):
-    assert doctest.testmod(module) == (0, examples)
 
 
 def test_the_example_of_the_document_prints_what_it_says(capsys):

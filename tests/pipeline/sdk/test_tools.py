@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import doctest
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ontrack.pipeline.sdk import HttpChannel, SyncMonitor, declared, monitored, sync, tool, tools
+from ontrack.pipeline.sdk import HttpChannel, SyncMonitor, declared, monitored, tool
 from ontrack.pipeline.sdk.client import Blocked, Monitor
 from ontrack.pipeline.sdk.current import current_run
 from ontrack.pipeline.sdk.declared import declared_contracts
@@ -511,9 +510,3 @@ async def test_a_tool_that_outlives_its_run_still_gives_its_result() -> None:
     run._channel = server  # closed, as one to `ontrack serve` is by now
     goes_on.set()
     assert await task == "late"
-
-
-def test_the_examples_print_what_they_say() -> None:
-    for module, count in ((tools, 8), (sync, 6)):
-        failed, tried = doctest.testmod(module)
-        assert (module.__name__, failed, tried) == (module.__name__, 0, count)
