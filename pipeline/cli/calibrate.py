@@ -13,7 +13,7 @@ import click
 
 from ontrack.pipeline.blas import one_blas_thread
 from ontrack.pipeline.cli.measures import progress
-from ontrack.pipeline.cli.options import paths_argument
+from ontrack.pipeline.cli.options import encoder_option, format_option, paths_argument, tools_option
 from ontrack.pipeline.terminal import printable
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def _share(name: str, default: float, text: str) -> Callable[[Any], Any]:
     metavar="FILE",
     help="Settings file to write (TOML).",
 )
-@click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts.")
-@click.option("--format", "format_", default="auto", show_default=True, help="Format of PATH.")
+@tools_option
+@format_option
 @click.option("--profile", metavar="NAME", help="Profile whose thresholds are chosen.")
-@click.option("--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm.")
+@encoder_option
 @click.option(
     "--references",
     "count",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ontrack.pipeline.cli.options import json_option, load_knowledge, paths_argument
+from ontrack.pipeline.cli.options import format_option, json_option, load_knowledge, paths_argument
 from ontrack.pipeline.settings import load_settings
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidInput
@@ -67,7 +67,7 @@ _PAIRS_LISTED = 20
     "(refund:amount=4); may be given again.",
 )
 @click.option("--fold", is_flag=True, help="Ignore case and repeated white space in arguments.")
-@click.option("--format", "format_", default="auto", show_default=True, help="Format of PATH.")
+@format_option
 @click.option(
     "--show",
     type=click.IntRange(min=0),

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from ontrack.pipeline.cli.options import json_option
+from ontrack.pipeline.cli.options import encoder_option, json_option
 from ontrack.pipeline.cli.show import Printer
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.log import set_up_logging
@@ -16,7 +16,7 @@ from ontrack.topics.events import Step
 
 @click.command(name="demo")
 @json_option
-@click.option("--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm.")
+@encoder_option
 @click.option("--fast", is_flag=True, help="Do not pause between steps.")
 @click.option("--dashboard", is_flag=True, help="On a web page, and with more runs after these.")
 @click.option("--port", type=int, help="Port of the page [8200]; 0 takes a free one.")

@@ -20,7 +20,7 @@ from ontrack.pipeline.cli.experiment import (
     runs_option,
 )
 from ontrack.pipeline.cli.measures import progress
-from ontrack.pipeline.cli.options import paths_argument
+from ontrack.pipeline.cli.options import encoder_option, format_option, paths_argument, tools_option
 from ontrack.pipeline.terminal import printable
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ def abort(plot: Path | None, **options: Any) -> None:
 
 @command.command(name="tables")
 @paths_argument(required=True)
-@click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts.")
-@click.option("--format", "format_", default="auto", show_default=True, help="Format of PATH.")
-@click.option("--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm.")
+@tools_option
+@format_option
+@encoder_option
 @click.option("--seed", type=int, default=42, show_default=True, help="Of every choice.")
 @click.option(
     "--processes",

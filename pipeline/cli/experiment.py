@@ -12,7 +12,14 @@ import click
 
 from ontrack.pipeline.blas import one_blas_thread
 from ontrack.pipeline.cli.measures import progress, show_table
-from ontrack.pipeline.cli.options import json_option, paths_argument
+from ontrack.pipeline.cli.options import (
+    encoder_option,
+    format_option,
+    json_option,
+    paths_argument,
+    profile_option,
+    tools_option,
+)
 
 if TYPE_CHECKING:
     from ontrack.pipeline.evaluation.corpus import Recording
@@ -63,14 +70,10 @@ def options(name: str, references: bool = True) -> Callable[[Command], click.Com
     decorators: tuple[Callable[[Any], Any], ...] = (
         click.command(name=name),
         paths_argument(required=True),
-        click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts."),
-        click.option(
-            "--format", "format_", default="auto", show_default=True, help="Format of PATH."
-        ),
-        click.option("--profile", metavar="NAME", help="Profile of operator settings."),
-        click.option(
-            "--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm."
-        ),
+        tools_option,
+        format_option,
+        profile_option,
+        encoder_option,
         *(_REFERENCES if references else ()),
         click.option("--seed", type=int, default=0, show_default=True, help="Of every choice."),
         click.option(

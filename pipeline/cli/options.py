@@ -37,6 +37,35 @@ def paths_argument(required: bool) -> Callable[[Command], Command]:
     return click.argument("paths", nargs=-1, required=required, metavar="PATH…")
 
 
+def tools_option(command: Command) -> Command:
+    """Add ``--tools``."""
+    return click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts.")(command)
+
+
+def tasks_option(command: Command) -> Command:
+    """Add ``--tasks``."""
+    return click.option("--tasks", multiple=True, metavar="FILE", help="Task files.")(command)
+
+
+def format_option(command: Command) -> Command:
+    """Add ``--format``."""
+    return click.option(
+        "--format", "format_", default="auto", show_default=True, help="Format of PATH."
+    )(command)
+
+
+def profile_option(command: Command) -> Command:
+    """Add ``--profile``."""
+    return click.option("--profile", metavar="NAME", help="Profile of operator settings.")(command)
+
+
+def encoder_option(command: Command) -> Command:
+    """Add ``--encoder``."""
+    return click.option(
+        "--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm."
+    )(command)
+
+
 def knowledge_options(command: Command) -> Command:
     """Add what runs are compared with: references, tools, tasks; and the format of PATH."""
     return _apply(
@@ -56,11 +85,9 @@ def knowledge_options(command: Command) -> Command:
             is_flag=True,
             help="Use the successful runs among PATH as references; never a run for itself.",
         ),
-        click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts."),
-        click.option("--tasks", multiple=True, metavar="FILE", help="Task files."),
-        click.option(
-            "--format", "format_", default="auto", show_default=True, help="Format of PATH."
-        ),
+        tools_option,
+        tasks_option,
+        format_option,
     )
 
 
@@ -68,10 +95,8 @@ def monitor_options(command: Command) -> Command:
     """Add ``--profile --encoder --no-intervene``."""
     return _apply(
         command,
-        click.option("--profile", metavar="NAME", help="Profile of operator settings."),
-        click.option(
-            "--encoder", metavar="NAME", help="Text encoder: wordllama, hashing or minilm."
-        ),
+        profile_option,
+        encoder_option,
         click.option(
             "--no-intervene",
             is_flag=True,

@@ -17,8 +17,11 @@ from ontrack.pipeline.cli.options import (
     json_option,
     load_knowledge,
     paths_argument,
+    tasks_option,
+    tools_option,
 )
 from ontrack.pipeline.settings import Settings, load_settings
+from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidFile, InvalidInput
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
@@ -32,8 +35,6 @@ IDS_SHOWN_MAX = 5
 _from_topic = click.option(
     "--from-topic", is_flag=True, help="Read what is published instead of PATH."
 )
-_tools = click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts.")
-_tasks = click.option("--tasks", multiple=True, metavar="FILE", help="Task files.")
 _format = click.option(
     "--format", "format_", default="auto", show_default=True, help="Format of recorded runs."
 )
@@ -49,7 +50,7 @@ def command() -> None:
 @paths_argument(required=False)
 @_from_topic
 @broker_option
-@_tools
+@tools_option
 @click.option("--tasks", multiple=True, metavar="FILE", help="Task files, for --axiomatic.")
 @_format
 @_encoder
@@ -140,8 +141,8 @@ def mine(
 @paths_argument(required=False)
 @_from_topic
 @broker_option
-@_tools
-@_tasks
+@tools_option
+@tasks_option
 @click.option("--runs", multiple=True, metavar="PATH", help="Recent runs, any format.")
 @_format
 @_encoder
@@ -190,7 +191,7 @@ def check(
 @_from_topic
 @broker_option
 @click.option("--task", "task_ids", multiple=True, metavar="ID", help="Only this task; repeatable.")
-@_tools
+@tools_option
 @_encoder
 @json_option
 def show(
@@ -257,7 +258,7 @@ def withdraw(
             )
         wanted = [name for name, task in tasks.items() if name in reference_ids or task in task_ids]
         for name in wanted:
-            click.echo(f"{name}  {tasks[name]}")
+            click.echo(printable(f"{name}  {tasks[name]}"))
         gone = 0 if dry_run else await withdraw_references(settings, wanted)
         click.echo(f"{gone} references withdrawn", err=True)
 
@@ -363,7 +364,8 @@ def _axiomatic(given: _Given, goals: Sequence[str]) -> list[Reference]:
         found.append(made.reference)
         if made.given:
             click.echo(
-                f"{task_id}: nothing produces {', '.join(made.given)}; taken as given", err=True
+                printable(f"{task_id}: nothing produces {', '.join(made.given)}; taken as given"),
+                err=True,
             )
     return found
 
@@ -400,7 +402,7 @@ def _tell_collisions(sets: MinedSets, split: bool) -> None:
     if not sets.collisions:
         return
     shown = ", ".join(
-        f"{task_id} ({' + '.join(str(len(group)) for group in groups)})"
+        f"{printable(task_id)} ({' + '.join(str(len(group)) for group in groups)})"
         for task_id, groups in list(sets.collisions.items())[:IDS_SHOWN_MAX]
     )
     more = len(sets.collisions) - IDS_SHOWN_MAX

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from ontrack.pipeline.cli.options import json_option, load_knowledge, paths_argument
+from ontrack.pipeline.cli.options import (
+    format_option,
+    json_option,
+    load_knowledge,
+    paths_argument,
+    tools_option,
+)
 from ontrack.pipeline.settings import load_settings
 from ontrack.pipeline.terminal import printable
 from ontrack.topics.errors import InvalidFile
@@ -56,7 +62,7 @@ def _threshold_options(command: Command) -> Command:
 
 @click.command(name="score")
 @paths_argument(required=True)
-@click.option("--tools", multiple=True, metavar="FILE", help="Tool contracts.")
+@tools_option
 @click.option(
     "--tasks", multiple=True, metavar="FILE", help="Task files: references, budgets, allowances."
 )
@@ -66,7 +72,7 @@ def _threshold_options(command: Command) -> Command:
     is_flag=True,
     help="No coverage where no references are given; else other passing runs stand in for them.",
 )
-@click.option("--format", "format_", default="auto", show_default=True, help="Format of PATH.")
+@format_option
 @click.option(
     "--repeat-ratio",
     type=click.FloatRange(0, 1),

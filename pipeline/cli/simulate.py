@@ -16,7 +16,7 @@ from typing import BinaryIO, get_args
 import click
 
 from ontrack.operators.recovery import Fault
-from ontrack.pipeline.cli.options import broker_option, paths_argument
+from ontrack.pipeline.cli.options import broker_option, format_option, paths_argument
 from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.workplace.injection import FaultKind, FaultPlan, inject_recorded
@@ -59,7 +59,7 @@ class _Counts:
     "of one tool [0.3].",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Another one, other runs.")
-@click.option("--format", "format_", default="auto", show_default=True, help="Format of PATH.")
+@format_option
 @click.option("--out", metavar="FILE", help="Write the events there; standard output otherwise.")
 @click.option(
     "--references-out", metavar="FILE", help="Write the references of the generated tasks there."

@@ -30,7 +30,6 @@ from ontrack.pipeline.evaluation.tracking import TIE
 from ontrack.pipeline.evaluation.tracking_runs import CONTROLLED, gather, with_own_rows
 from ontrack.pipeline.evaluation.watching import Watcher
 from ontrack.topics.events import Event
-from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep
 
 STEPS_MAX: Final = 128
 """Longer runs are no references."""
@@ -225,14 +224,7 @@ def _staged(watcher: Watcher, job: CandidatesJob) -> tuple[EmbeddedMonitor, Sequ
     task = random_task(job.seed)
     rng = np.random.default_rng(job.seed)
     references = [
-        Reference(
-            reference_id=f"{task.name}-{index:02d}",
-            task_id=task.name,
-            provenance=Provenance.GOLD,
-            steps=tuple(
-                ReferenceStep.of(task.step(name, f"ref{index}")) for name in valid_order(task, rng)
-            ),
-        )
+        task.reference(f"{task.name}-{index:02d}", valid_order(task, rng), f"ref{index}")
         for index in range(job.count)
     ]
     return staged(settings, task, references, job.condition, job.seed)

@@ -96,17 +96,19 @@ class ControlledTask:
         """Return several steps, each with a wording of its own."""
         return [self.step(name, f"{variant}-{place}") for place, name in enumerate(names)]
 
+    def reference(self, reference_id: str, names: Sequence[str], variant: object) -> Reference:
+        """Return a recorded run of the task: its steps in this order, all worded alike."""
+        return Reference(
+            reference_id=reference_id,
+            task_id=self.name,
+            provenance=Provenance.GOLD,
+            steps=tuple(ReferenceStep.of(self.step(name, variant)) for name in names),
+        )
+
     def references(self) -> list[Reference]:
         """Return three recorded runs of the task, worded differently."""
         return [
-            Reference(
-                reference_id=f"{self.name}-{index}",
-                task_id=self.name,
-                provenance=Provenance.GOLD,
-                steps=tuple(
-                    ReferenceStep.of(self.step(name, f"ref{index}")) for name in self.names
-                ),
-            )
+            self.reference(f"{self.name}-{index}", self.names, f"ref{index}")
             for index in range(REFERENCES)
         ]
 

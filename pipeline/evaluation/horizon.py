@@ -34,7 +34,6 @@ SMALL: Final = {"active_max": 16, "chunk": 8, "merged_max": 8, "exact_max": 24}
 PRODUCT: Final[Mapping[str, Mapping[str, int]]] = {"product": {}}
 
 _REPEATED_STEPS, _WANDERED_STEPS = 40, 128  # of the references of generated runs
-_MISSED = 0.6  # theta_leak: a step that leaks more has no place
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def compare(watcher: Watcher, job: HorizonJob) -> dict[str, Gaps]:
     for name, graph in job.graphs.items():
         first = graph.get("active_max", limits.active_max) + graph.get("chunk", limits.chunk)
         other = _course(watcher, events, references, graph)
-        found[name] = _gaps(whole, other, first)
+        found[name] = gaps_between(whole, other, first, watcher.profile.transport.leak_threshold)
     return found
 
 
@@ -210,7 +209,8 @@ def _monitor(
     return EmbeddedMonitor(changed, references, contracts, encoder=watcher.encoder)
 
 
-def _gaps(whole: Course, other: Course, first: int) -> Gaps:
+def gaps_between(whole: Course, other: Course, first: int, theta_leak: float) -> Gaps:
+    """Compare two courses of one run from the first step on that can differ."""
     pairs = list(zip(whole.verdicts, other.verdicts, strict=True))[first:]
     alike = [(one, two) for one, two in pairs if one.best_reference == two.best_reference]
     return Gaps(
@@ -220,7 +220,7 @@ def _gaps(whole: Course, other: Course, first: int) -> Gaps:
         rank_score=tuple(_gap(one.rank_score, two.rank_score) for one, two in pairs),
         same_best=len(alike),
         same_verdict=sum(one.verdict == two.verdict for one, two in pairs),
-        same_place=sum(_leaks(one) == _leaks(two) for one, two in pairs),
+        same_place=sum(_leaks(one, theta_leak) == _leaks(two, theta_leak) for one, two in pairs),
         steps=len(pairs),
         final_score=_gap(whole.card.final_score, other.card.final_score),
         final_loss=_gap(whole.card.final_loss, other.card.final_loss),
@@ -233,8 +233,8 @@ def _gap(one: float | None, two: float | None) -> float:
     return abs((one or 0.0) - (two or 0.0))
 
 
-def _leaks(verdict: Verdict) -> bool:
-    return verdict.leakage is not None and verdict.leakage > _MISSED
+def _leaks(verdict: Verdict, theta_leak: float) -> bool:
+    return verdict.leakage is not None and verdict.leakage > theta_leak
 
 
 def summarise(

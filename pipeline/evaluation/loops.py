@@ -18,6 +18,7 @@ from ontrack.pipeline.evaluation.corpus import Recording, by_corpus
 from ontrack.pipeline.evaluation.measures import Estimate, Measure
 from ontrack.pipeline.evaluation.statistics import wilson
 from ontrack.pipeline.evaluation.watching import Watched, Watcher
+from ontrack.topics.codecs import explain
 from ontrack.topics.errors import InvalidFile
 from ontrack.topics.events import Event, Step
 from ontrack.topics.verdicts import VerdictName
@@ -63,8 +64,10 @@ def read_matrix(path: str) -> dict[str, Pattern]:
         matrix = _MATRIX.validate_json(Path(path).read_bytes())
         for name, pattern in matrix.items():
             pattern.events(name)
-    except (OSError, ValidationError) as error:
-        problem = " ".join(str(error).split())[:300]
+    except OSError as error:
+        raise InvalidFile(path, None, f"cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        problem = explain(error.errors(), quote=True)
         raise InvalidFile(
             path, None, f"expected {{name: {{loop_by_step, steps: [...]}}}}: {problem}"
         ) from error

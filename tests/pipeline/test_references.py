@@ -261,3 +261,12 @@ def test_an_unknown_task_or_runs_without_tools_are_refused() -> None:
     refs = mined_shop()
     assert "no references of task 'x'" in references("show", refs, "--task", "x").stderr
     assert "--runs needs --tools" in references("check", refs, "--runs", "runs.jsonl").stderr
+
+
+def test_names_from_files_cannot_speak_to_the_terminal() -> None:
+    described = {"name": "pay", "effect": "write", "consumes": ["=c\x1b[31mard"]}
+    Path("tools.json").write_text(json.dumps({"tools": [described]}))
+    arguments = ["mine", "--axiomatic", "--tools", "tools.json", "--goal", "T\x1b[2J=pay"]
+    result = CliRunner().invoke(cli, ["references", *arguments], color=True)  # as on a terminal
+    assert "T·[2J: nothing produces =c·[31mard; taken as given" in result.stderr
+    assert "\x1b" not in result.stderr

@@ -254,6 +254,15 @@ def test_a_matrix_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         loops.read_matrix(str(file))
 
 
+def test_a_matrix_is_refused_in_our_words(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.json"
+    file.write_text('{"again": {"steps": [{"tool": 5}]}}')
+    with pytest.raises(InvalidFile, match="field `tool` should be a valid string, found 5$"):
+        loops.read_matrix(str(file))
+    with pytest.raises(InvalidFile, match="cannot be read: Is a directory"):
+        loops.read_matrix(str(tmp_path))
+
+
 def test_warnings_are_counted_by_outcome() -> None:
     runs = [recording("a", "xy"), recording("b", "xxxx", success=False), recording("c", "y")]
     signs = {
