@@ -217,15 +217,18 @@ def command(a: str, b: str, as_json: bool, only_changed: bool, examples: int) ->
     A and B are files (.gz, .xz and .zst are opened as they are), one of them may be - for standard
     input. The order of lines, and lines that are there twice, do not count. A run that was judged
     under other settings differs in profile, settings or engine at least; that alone is counted
-    apart. Exits 0 when both say the same bytes, 1 when they differ.
+    apart. Decisions of the gate count where both streams have some: what agents asked does not stand
+    among the events. Exits 0 when both say the same bytes, 1 when they differ.
     """
     if a == b == STDIN:
         raise click.UsageError("only one of A and B can be standard input")
     said_a, said_b = read_said(a), read_said(b)
+    unasked = _unasked(said_a, said_b)
     tally = Tally()
     shown: list[str] = []
     for difference in differences(said_a, said_b, tally):
-        if only_changed and difference.change.startswith("missing"):
+        missing = difference.change.startswith("missing")
+        if missing and (only_changed or (unasked and difference.kind == "decision")):
             continue
         if as_json:
             click.echo(_as_json(difference))
@@ -236,11 +239,31 @@ def command(a: str, b: str, as_json: bool, only_changed: bool, examples: int) ->
         for what in ("changed", "changed_stamp", "contradictions")
         + (() if only_changed else ("missing_in_a", "missing_in_b"))
     )
+    if unasked is not None and not only_changed:
+        different -= tally.by_kind["decision"][f"missing_in_{unasked}"]
     if as_json:
         click.echo(_summary(tally, equal=not different))
     else:
         _show(tally, shown, different)
+        if unasked is not None:
+            click.echo(
+                f"(nobody asked the gate in {unasked.upper()}: questions are not in the events, "
+                "so its decisions are no difference)",
+                err=True,
+            )
     sys.exit(1 if different else 0)
+
+
+def _unasked(a: Said, b: Said) -> str | None:
+    """Name the stream without any decision, where the other one has some.
+
+    Questions to the gate do not stand among the events: a replay of these cannot hold the answers.
+    """
+    kinds = [{kind for kind, _ in said} for said in (a, b)]
+    for name, here, there in (("a", *kinds), ("b", *kinds[::-1])):
+        if here and "decision" in there - here:
+            return name
+    return None
 
 
 def _as_json(difference: Difference) -> str:

@@ -184,6 +184,19 @@ def test_a_stream_that_contradicts_itself_is_told() -> None:
     assert "B says it twice" in diff(a, b).stdout
 
 
+def test_answers_to_questions_that_the_other_stream_never_heard_are_no_difference() -> None:
+    live, again = write("a.jsonl", verdict(0), decision("allow")), write("b.jsonl", verdict(0))
+    code, found, summary = told(live, again)
+    assert (code, found, summary["missing_in_b"]) == (0, [], 1)
+    assert told(again, live)[0] == 0
+    shown = diff(live, again).output
+    assert "nobody asked the gate in B" in shown
+    assert "equal" in shown
+    # But a stream that says nothing at all is another one, and so is one that was asked elsewhere.
+    assert told(live, write("none.jsonl"))[0] == 1
+    assert told(write("only.jsonl", decision("allow")), write("none.jsonl"))[0] == 1
+
+
 def test_of_decisions_the_last_one_counts() -> None:
     a = write("a.jsonl", decision("unknown"), decision("block"))
     assert told(a, write("b.jsonl", decision("block")))[0] == 0
