@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def printable(text: str, keep: str = "") -> str:
     """Replace control, format and surrogate characters by a middle dot.
@@ -16,3 +19,10 @@ def printable(text: str, keep: str = "") -> str:
         Characters that may stay although they are not printable, such as a newline.
     """
     return "".join(char if char.isprintable() or char in keep else "·" for char in text)
+
+
+def drop_output() -> None:
+    """Let what is printed from now on go nowhere: the reader of standard output went away."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

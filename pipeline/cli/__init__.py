@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Any
 
 import click
 
-from ontrack.pipeline.terminal import printable
+from ontrack.pipeline.terminal import drop_output, printable
 from ontrack.topics.errors import OnTrackError
 
 # Command -> (module, one line of help). Listed here so that --help imports nothing.
@@ -67,7 +66,7 @@ class _Commands(click.Group):
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             sys.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -217,8 +217,8 @@ def command(a: str, b: str, as_json: bool, only_changed: bool, examples: int) ->
     A and B are files (.gz, .xz and .zst are opened as they are), one of them may be - for standard
     input. The order of lines, and lines that are there twice, do not count. A run that was judged
     under other settings differs in profile, settings or engine at least; that alone is counted
-    apart. Decisions of the gate count where both streams have some: what agents asked does not stand
-    among the events. Exits 0 when both say the same bytes, 1 when they differ.
+    apart. Decisions of the gate count where both streams have some: what agents asked does not
+    stand among the events. Exits 0 when both say the same bytes, 1 when they differ.
     """
     if a == b == STDIN:
         raise click.UsageError("only one of A and B can be standard input")

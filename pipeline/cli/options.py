@@ -10,6 +10,7 @@ import click
 
 from ontrack.operators.redaction import Redaction
 from ontrack.pipeline.reading import readers
+from ontrack.pipeline.terminal import printable
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.knowledge import Provenance, Reference, Task, ToolContract
@@ -148,26 +149,52 @@ def load_knowledge(
         A file that cannot be read, naming the line.
     """
     found: list[Reference] = []
+    left_out: list[tuple[str, str]] = []
+
+    def skipped(run_id: str, why: str) -> None:
+        left_out.append((run_id, why))
+
     if references:
-        found += readers.read_references(references, Provenance(provenance), redaction=redaction)
+        found += readers.read_references(
+            references, Provenance(provenance), skipped, redaction=redaction
+        )
     if references_from_successes:
         if "-" in paths:
             raise click.UsageError(
                 "--references-from-successes reads PATH twice, which standard input does not "
                 "allow; write the runs to a file first"
             )
-        found += readers.references_from_successes(
+        successes = readers.references_from_successes(
             paths,
             format_,
+            skipped,
             on_bad=_pass_over if skip_bad else None,
             limits=limits,
             redaction=redaction,
         )
+        if not successes:
+            click.echo(_NO_SUCCESS, err=True)
+        found += successes
+    if left_out:
+        _tell_left_out(left_out)
     return Given(
         tuple(found),
         tuple(tool for path in tools for tool in readers.read_tools(path)),
         tuple(task for path in tasks for task in readers.read_tasks(path)),
     )
+
+
+_NO_SUCCESS = (
+    "no references: no run among these names a task and ended with success. Events say so with "
+    "task_id and {type: run_ended, outcome: success}; a run a line with task_id and success: true"
+)
+
+
+def _tell_left_out(left_out: Sequence[tuple[str, str]]) -> None:
+    """Say on stderr which runs cannot be references."""
+    run_id, why = left_out[0]
+    more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+    click.echo(f"no reference: run {printable(run_id)}: {why}{more}", err=True)
 
 
 def _pass_over(_path: str, _line: int, _raw: bytes, _error: InvalidEvent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -19,7 +19,7 @@ from ontrack.pipeline.cli.options import (
     tools_option,
 )
 from ontrack.pipeline.settings import load_settings
-from ontrack.pipeline.terminal import printable
+from ontrack.pipeline.terminal import drop_output, printable
 from ontrack.topics.errors import InvalidFile
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ def command(
             if collected is not None:
                 collected.add(run)
             if as_json:
-                _print(as_line(run))
-                for line in as_lines(run):
-                    _print(line)
+                _print_all((as_line(run), *as_lines(run)), files=html or junit)
         checks = check(report, {name: at for name, at in limits.items() if at is not None})
         if collected is not None and junit is not None:
             with _opened(junit) as out:
@@ -157,15 +155,15 @@ def command(
     if as_json:
         told = {} if recovered is None else {"recovery": recovered.as_record()}
         thresholds = [each.as_record() for each in checks]
-        _print({**report.as_record(), **told, "thresholds": thresholds})
-        sys.stdout.flush()
-    else:
-        _show(report, recovered, checks)
+        summary = {**report.as_record(), **told, "thresholds": thresholds}
+        _print_all((summary,), files=html)
     if html is not None:
         from ontrack.pipeline.scoring.html import page
 
         with _opened(html) as out:
             out.write(page(report, paths, checks).encode("utf-8", "replace"))
+    if not as_json:
+        _show(report, recovered, checks)
     _tell(apart, checks)
     if not all(each.ok for each in checks):
         sys.exit(1)
@@ -263,9 +261,17 @@ def _tell(apart: Sequence[str], checks: Sequence[Check]) -> None:
             click.echo(f"failed: {check.name}: {_plain(check.text)}", err=True)
 
 
-def _print(record: Mapping[str, Any]) -> None:
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+def _print_all(records: Iterable[Mapping[str, Any]], files: str | None) -> None:
+    """Print a line each; a reader that went away (``| head``) does not end the writing of files."""
+    try:
+        for record in records:
+            text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+            sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if files is None:
+            raise
+        drop_output()
 
 
 @contextmanager

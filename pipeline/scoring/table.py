@@ -24,7 +24,7 @@ def figures(report: Report) -> list[Row]:
         ("runs", lambda group: f"{group.runs:,}"),
         ("steps: median / p90 / p99 / max", lambda group: _spread(group.steps, "{:g}")),
         ("over budget", lambda group: percent(group.rate(OVER_BUDGET), interval=True)),
-        ("extra calls", lambda group: f"{sum(group.extras.values()):,}" if group.runs else ""),
+        ("calls over budget", lambda g: f"{sum(g.extras.values()):,}" if g.runs else ""),
         ("  recovery", lambda group: _extra(group, "recovery")),
         ("  redundant repeat", lambda group: _extra(group, "redundant_repeat")),
         ("  exploration", lambda group: _extra(group, "exploration")),

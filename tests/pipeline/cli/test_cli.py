@@ -22,7 +22,7 @@ from ontrack.pipeline.cli.show import Printer, line
 from ontrack.pipeline.workplace import references, simulate_run, task_ids
 from ontrack.topics import codecs
 from ontrack.topics.catalog import catalogue
-from ontrack.topics.events import Event, Step
+from ontrack.topics.events import Event, RunEnded, Step
 from ontrack.topics.verdicts import (
     Authority,
     DeadLetter,
@@ -344,6 +344,19 @@ class TestErrors:
         ran = Ran("replay", "-", ONTRACK_BORKER="x")
         assert ran.code == 2
         assert "ONTRACK_BORKER" in ran.err
+
+    def test_that_no_run_can_be_a_reference_is_said(self) -> None:
+        write("runs.jsonl", Step(run_id="a", tool="t"))
+        ran = Ran("replay", "runs.jsonl", "--references-from-successes")
+        assert ran.code == 0
+        assert "no references: no run among these names a task and ended with success" in ran.err
+        assert "outcome: success" in ran.err
+
+    def test_a_success_that_is_too_long_for_a_reference_is_named(self) -> None:
+        steps = [Step(run_id="a", task_id="t", tool="look", seq=seq) for seq in range(513)]
+        write("runs.jsonl", *steps, RunEnded(run_id="a", outcome="success"))
+        ran = Ran("send", "runs.jsonl", "--references-from-successes", "--broker", "127.0.0.1:1")
+        assert "no reference: run a: 513 steps; a reference has from 1 to 512" in ran.err
 
     def test_standard_input_cannot_be_read_twice(self) -> None:
         result = CliRunner().invoke(cli, ["replay", "-", "--references-from-successes"], input="x")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -186,3 +188,26 @@ def test_a_stale_reference_is_told_and_is_no_regression(score):
     lines = score("runs.jsonl", "--json")[0].splitlines()
     assert json.loads(lines[2])["reference_coverage"] is None
     assert "missing_reference_step" not in json.loads(lines[2])["defects"]
+
+
+def test_files_are_written_though_the_reader_of_the_lines_went_away() -> None:
+    line = Path("runs.jsonl").read_text().splitlines()[0]
+    record = json.loads(line)
+    Path("many.jsonl").write_text(
+        "\n".join(json.dumps({**record, "run_id": f"run-{number}"}) for number in range(300))
+    )
+    command = "score many.jsonl --tools tools.yaml --json --html page.html --junit runs.xml"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from ontrack.pipeline.cli import main; main()", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert "300 runs" in Path("page.html").read_text()
+    assert len(ElementTree.parse("runs.xml").findall(".//testcase")) >= 300
