@@ -2,7 +2,7 @@
 BIN := .venv/bin
 PINNED := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: help setup demo test test-long check docs package bench faults kafka kafka-stop clean
+.PHONY: help setup demo test test-long check docs package bench faults kafka kafka-stop kafka-wipe clean
 
 help:
 	@echo "make demo        watch bundled agent runs being judged, no broker needed"
@@ -13,7 +13,7 @@ help:
 	@echo "make package     wheel and sdist, tried in an empty environment (some minutes)"
 	@echo "make bench       what one step costs on this machine"
 	@echo "make faults      kill workers and brokers under load, compare all verdicts (half an hour)"
-	@echo "make kafka       a local Kafka in the background; make kafka-stop ends it"
+	@echo "make kafka       a local Kafka in the background; make kafka-stop ends it, make kafka-wipe with its data"
 	@echo "make setup       only install, into .venv"
 	@echo "make clean       remove .venv, caches and the local Kafka with its data"
 
@@ -44,7 +44,7 @@ check: .venv/.installed-dev
 	$(BIN)/lint-imports
 
 docs: .venv/.installed-dev
-	@$(BIN)/python scripts/docs
+	@$(BIN)/python scripts/docs && echo "docs: build/site/index.html"
 
 package: .venv/.installed-dev
 	@scripts/package
@@ -60,6 +60,9 @@ kafka:
 
 kafka-stop:
 	@scripts/kafka stop
+
+kafka-wipe:
+	@scripts/kafka wipe
 
 clean:
 	scripts/kafka wipe

@@ -73,6 +73,12 @@ def command(
     began = time.monotonic()
     count = asyncio.run(send())
     click.echo(f"{count} events sent in {time.monotonic() - began:.1f} s", err=True)
+    if demo:
+        click.echo(
+            "the demo's tool contracts hold on this broker now, for tools of the same names too "
+            "(make kafka-wipe begins anew)",
+            err=True,
+        )
 
 
 async def _mined_before(settings: Settings, given: Given) -> list[str]:
