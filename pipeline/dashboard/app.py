@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from ontrack.pipeline.web import check_exposure
 from ontrack.topics.errors import InvalidSettings
 
 ASSETS = Path(__file__).parent / "pages" / "assets"
+_BACKLOG = 2048  # uvicorn's own
 STOP_S_MAX = 3  # for browsers that look when the dashboard is told to stop
 RECONNECT_S = 20.0  # a page that was away for less goes on where it was
 
@@ -175,13 +178,18 @@ def _config(guard: Guard, host: str, port: int) -> uvicorn.Config:
 
 
 async def _listen(server: _Server, host: str, port: int) -> None:
+    # Bound here: uvicorn would log what is wrong, and leave by SystemExit.
+    loop = asyncio.get_running_loop()
     try:
-        await server.serve()
-    except SystemExit as error:  # how uvicorn says that it could not listen
+        kind, *_, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+        bound = socket.create_server(address, family=kind, backlog=_BACKLOG)
+    except OSError as error:
         raise InvalidSettings(
-            f"cannot listen at {host}:{port}; is another `ontrack dashboard` running? "
-            "--port names another port"
+            f"cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}); is another `ontrack dashboard` "
+            "running? --port names another port"
         ) from error
+    with bound:
+        await server.serve([bound])
 
 
 def _address(server: _Server) -> str:
