@@ -54,10 +54,11 @@ async def read_lines(
             break
         try:
             await teller.take(codecs.decode_output(found.value), found)
-        except UnknownEventType:
-            continue  # events, summaries, figures: what else commands print
+        except UnknownEventType:  # events, summaries, figures: what else commands print
+            await teller.pass_over(found)
         except InvalidEvent as error:
             on_bad(found, error)
+            await teller.pass_over(found)
     await teller.finish()
     return amiss
 

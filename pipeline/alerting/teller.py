@@ -57,13 +57,10 @@ class Teller:
         MessageTooLarge
             The message is longer than any of ours.
         """
-        now_s = self._clock()
-        stamp_ms = record.timestamp_ms
-        time_s = now_s if stamp_ms is None or stamp_ms < 0 else min(stamp_ms / 1000, now_s)
+        time_s = self._time_of(record)
         alert = alert_of(output, record, time_s, again)
-        if alert is None:
-            # It is nothing to tell of, but it tells the time: where news never pause, nobody ticks.
-            await self._tell(machine.due(self._settings, self._state, time_s))
+        if alert is None:  # nothing to tell of
+            await self.pass_over(record)
             return
         outcome = machine.take(self._settings, self._state, alert, time_s)
         if record.offset >= self._floors.get(alert.place, 0):
@@ -71,8 +68,15 @@ class Teller:
                 self._dispatcher.count_waiting(route, waits)
         await self._tell(outcome)
 
+    async def pass_over(self, record: Record) -> None:
+        """Tell what is due by the time of a message that is no alert, or none that can be read.
+
+        Where such messages never pause, nothing else tells the time.
+        """
+        await self._tell(machine.due(self._settings, self._state, self._time_of(record)))
+
     async def tick(self) -> None:
-        """Tell what is due by now."""
+        """Tell what is due by now: for when all is read, and the clock counts."""
         await self._tell(machine.due(self._settings, self._state, self._clock()))
 
     async def finish(self) -> None:
@@ -95,6 +99,10 @@ class Teller:
         """
         found = (offset for where, offset in machine.openers(self._state) if where == place)
         return min((untold, position, *found))
+
+    def _time_of(self, record: Record) -> float:
+        now_s, stamp_ms = self._clock(), record.timestamp_ms
+        return now_s if stamp_ms is None or stamp_ms < 0 else min(stamp_ms / 1000, now_s)
 
     async def _tell(self, outcome: Outcome) -> None:
         self._state = outcome.state

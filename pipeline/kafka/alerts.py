@@ -107,8 +107,8 @@ class AlertReader:
                 if self._changed or stop.is_set():
                     break
                 await self._take(message)
-            if not batches and not self._changed:
-                # All is read: from here on the clock counts, and not the times of messages.
+            if not self._changed and (not batches or self._has_read_all()):
+                # From here on the clock counts, and not the times of messages.
                 await self._teller.tick()
             if time.monotonic() - last_commit_s >= _COMMIT_S:
                 await self.commit()
@@ -178,6 +178,12 @@ class AlertReader:
         # Taken before the partitions were given out anew: they are read again from their places.
         return {} if self._changed else found
 
+    def _has_read_all(self) -> bool:
+        """Tell whether nothing more stands in our partitions, as of their last answers."""
+        assert self._consumer is not None
+        ends = {tp: self._consumer.highwater(tp) for tp in self._positions}
+        return all(end is not None and self._positions[tp] >= end for tp, end in ends.items())
+
     async def _take(self, message: ConsumerRecord) -> None:
         """Hand over one message. If that is cut short, the message is read again."""
         tp = TopicPartition(message.topic, message.partition)
@@ -192,6 +198,7 @@ class AlertReader:
             again = any(name == REPLAYED_HEADER for name, _ in record.headers)
             await self._teller.take(output, record, again)
         except InvalidEvent as error:
+            await self._teller.pass_over(record)
             if message.offset < self._floors.get(tp, 0):
                 return  # quarantined before
             where = f"{record.topic}:{record.partition}:{record.offset}"
