@@ -185,8 +185,8 @@ async def _listen(server: _Server, host: str, port: int) -> None:
         bound = socket.create_server(address, family=kind, backlog=_BACKLOG)
     except OSError as error:
         raise InvalidSettings(
-            f"cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}); is another `ontrack dashboard` "
-            "running? --port names another port"
+            f"cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}); is another "
+            "`ontrack dashboard` running? --port names another port"
         ) from error
     with bound:
         await server.serve([bound])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
@@ -25,13 +27,27 @@ FETCH_WAIT_MS = 500  # nothing is asked on this connection but for claims, which
 
 
 class Claim(BaseModel):
-    """A worker says that it has a partition of the events topic."""
+    """A worker says that it has a partition of the events topic.
+
+    Parameters
+    ----------
+    url
+        Where the worker is reached. Two may say the same: by default all do.
+    nonce
+        Which worker it is, made anew for each. Claims of versions before have none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     instance: str | None = None
     url: str
     partition: int
+    nonce: str | None = None
+
+    @property
+    def claimant(self) -> str:
+        """Who claims: by address where nothing else is known."""
+        return self.url if self.nonce is None else self.nonce
 
 
 _CLAIM = TypeAdapter(Claim)
@@ -52,6 +68,8 @@ class OwnerDirectory:
     ----------
     failed
         What to do when following or writing cannot go on.
+    clock
+        Seconds since 1970.
     """
 
     def __init__(
@@ -59,8 +77,11 @@ class OwnerDirectory:
         settings: Settings,
         emitter: Emitter,
         failed: Callable[[BaseException], Awaitable[object]],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.url = advertised_url(settings)
+        self.nonce = uuid.uuid4().hex
+        self._began_ms = clock() * 1000
         self.partitions: int | None = None
         self._settings = settings
         self._topics = topics_of(settings)
@@ -70,8 +91,9 @@ class OwnerDirectory:
         self._confirmed: set[int] = set()
         self._lost: set[int] = set()
         self._has_claimed = False  # a claim of ours stands in the log
-        self._before_us: set[str] = set()  # where our instance was claimed before that
+        self._before_us: set[str] = set()  # who claimed in our instance's name before that
         self._has_namesake = False
+        self._shares_address = False
         self._following: asyncio.Task[None] | None = None
         self._writing: set[asyncio.Task[None]] = set()
 
@@ -80,7 +102,10 @@ class OwnerDirectory:
         return None if self.partitions is None else partition_of(run_id.encode(), self.partitions)
 
     def url_of(self, partition: int) -> str | None:
-        """Return where another worker answers for a partition; None where nobody else is known."""
+        """Return where another worker answers for a partition; None where nobody else is known.
+
+        One that says our own address cannot be reached there: the question would come back to us.
+        """
         url = self._urls.get(partition)
         return None if url == self.url else url
 
@@ -106,7 +131,12 @@ class OwnerDirectory:
     def claim(self, partitions: Iterable[int]) -> None:
         """Let all know that these partitions are here now; does not wait for it."""
         claims = [
-            Claim(instance=self._settings.instance, url=self.url, partition=number)
+            Claim(
+                instance=self._settings.instance,
+                url=self.url,
+                partition=number,
+                nonce=self.nonce,
+            )
             for number in sorted(partitions)
         ]
         for item in claims:
@@ -131,18 +161,36 @@ class OwnerDirectory:
             _log.warning("claim_rejected", offset=message.offset, problems=error.error_count())
             return
         self._urls[item.partition] = item.url
-        if item.url == self.url:
+        if item.claimant in (self.nonce, self.url):
             self._has_claimed = True
             self._confirmed.add(item.partition)
             self._lost.discard(item.partition)
             return
+        if item.url == self.url and (self._has_claimed or message.timestamp > self._began_ms):
+            self._tell_of_shared_address(item)
         is_namesake = item.instance is not None and item.instance == self._settings.instance
         if is_namesake and not self._has_claimed:
-            self._before_us.add(item.url)  # may be ours of another day
+            self._before_us.add(item.claimant)  # may be ours of another day
         if item.partition in self._confirmed:
             self._lost.add(item.partition)
             if is_namesake:
                 self._tell_of_namesake(item)
+
+    def _tell_of_shared_address(self, item: Claim) -> None:
+        """Say once that another worker that runs gives our address as its own.
+
+        What was claimed under it before we began may be ours of another day.
+        """
+        if not self._shares_address:
+            self._shares_address = True
+            _log.warning(
+                "address_used_twice",
+                url=item.url,
+                other=item.instance,
+                detail="another worker says that it is reached where this one is: the gate cannot "
+                "pass questions on between the two, and answers them by its policy; set "
+                "web_advertised_url to an address at which the others reach this worker",
+            )
 
     def _tell_of_namesake(self, item: Claim) -> None:
         """Say that another worker has our instance, once; the second of the two ends.
@@ -156,7 +204,7 @@ class OwnerDirectory:
             self._has_namesake = True
             detail = "two workers that run have one instance, and throw each other out: rename one"
             _log.error("instance_used_twice", instance=item.instance, other=item.url, detail=detail)
-        if item.url in self._before_us:
+        if item.claimant in self._before_us:
             raise InvalidSettings(
                 f"instance: {item.instance!r} is that of a worker that runs, at {item.url}; "
                 "every worker needs its own: name another one with --instance"

@@ -57,18 +57,28 @@ class FakeEmitter:
         self.sent += messages
 
 
-def directory(emitter: Any = None, failures: list[BaseException] | None = None) -> OwnerDirectory:
+def directory(
+    emitter: Any = None, failures: list[BaseException] | None = None, now_s: float = 1e9
+) -> OwnerDirectory:
     async def failed(error: BaseException) -> None:
         assert failures is not None, error
         failures.append(error)
 
-    return OwnerDirectory(Settings(instance="w0"), emitter or FakeEmitter(), failed)
+    return OwnerDirectory(
+        Settings(instance="w0"), emitter or FakeEmitter(), failed, clock=lambda: now_s
+    )
 
 
-def claim(partition: int, url: str, instance: str = "x") -> Any:
+def claim(
+    partition: int, url: str, instance: str = "x", nonce: str | None = None, at_s: float = 0.0
+) -> Any:
+    """Return a claim as it stands in the log; without a nonce, as versions before wrote it."""
+    said = {"instance": instance, "url": url, "partition": partition}
+
     class Stored:
         offset = 0
-        value = json.dumps({"instance": instance, "url": url, "partition": partition}).encode()
+        timestamp = round(at_s * 1000)
+        value = json.dumps(said if nonce is None else said | {"nonce": nonce}).encode()
 
     return Stored()
 
@@ -111,6 +121,7 @@ async def test_claims_are_written_under_their_partition() -> None:
         "instance": "w0",
         "url": HERE,
         "partition": 1,
+        "nonce": known.nonce,
     }
 
 
@@ -120,6 +131,58 @@ async def test_a_claim_that_can_never_be_written_stops_the_worker() -> None:
     known.claim([1])
     await asyncio.sleep(0.01)
     assert [str(error) for error in failures] == ["no rights"]
+
+
+def test_every_worker_is_another() -> None:
+    assert directory().nonce != directory().nonce
+
+
+@pytest.mark.parametrize("url", [HERE, THERE])
+def test_a_partition_is_lost_to_a_worker_that_gives_the_same_address(url: str) -> None:
+    known = directory()
+    known.take(claim(1, HERE, "w0", known.nonce))
+    assert not known.is_lost(1)
+    known.take(claim(1, url, "w1", "another"))
+    assert known.is_lost(1)
+    known.take(claim(1, HERE, "w0", known.nonce))
+    assert not known.is_lost(1)
+
+
+def test_a_question_is_never_passed_on_to_our_own_address() -> None:
+    known = directory()
+    known.take(claim(1, HERE, "w1", "another"))
+    assert known.url_of(1) is None
+
+
+def told_of(known: OwnerDirectory, *claims: Any) -> list[str]:
+    with capture_logs() as logs:
+        for each in claims:
+            known.take(each)
+    return [each["event"] for each in logs]
+
+
+def test_that_another_worker_gives_our_address_is_said_once() -> None:
+    known = directory()
+    theirs = claim(2, HERE, "w1", "another")
+    assert told_of(known, claim(1, HERE, "w0", known.nonce), theirs, theirs) == [
+        "address_used_twice"
+    ]
+
+
+def test_one_that_claimed_before_we_did_is_known_by_the_time() -> None:
+    known = directory(now_s=1000.0)
+    assert told_of(known, claim(2, HERE, "w0", "ours of another day", at_s=999)) == []
+    assert told_of(known, claim(2, HERE, "w1", "another", at_s=1001)) == ["address_used_twice"]
+
+
+def test_of_two_namesakes_at_one_address_the_second_ends_too() -> None:
+    first, second = directory(), directory()
+    taken = [claim(1, HERE, "w0", each.nonce) for each in (first, second, first)]
+    for each in taken[:2]:
+        second.take(each)
+    with pytest.raises(InvalidSettings, match=f"{HERE}.*--instance"):
+        second.take(taken[2])
+    assert "instance_used_twice" in told_of(first, *taken[:2])
 
 
 async def test_a_partition_is_lost_once_somebody_claims_it_after_us() -> None:
