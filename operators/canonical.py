@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import orjson
 from pydantic_core import to_json
+
+from ontrack.topics.jsontext import as_read, text_of
+from ontrack.topics.knowledge import ReferenceStep
 
 _WORD = re.compile(r"[a-z]+|[0-9]+")
 
@@ -32,8 +36,27 @@ def arguments_text(args: dict[str, Any], characters_max: int = 4096) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return JSON bytes that do not depend on the order of keys."""
-    return orjson.dumps(value, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    """Return JSON bytes that do not depend on the order of keys.
+
+    A value that a program holds and no message can (an integer beyond 64 bits, half a surrogate
+    pair) is written as :mod:`ontrack.topics.codecs` reads it: both sides of a message agree.
+
+    Raises
+    ------
+    TooDeep
+        More levels than a message may have, or an object that holds itself.
+    MalformedMessage
+        An object of another type holds text that is no Unicode.
+    """
+    try:
+        return _written(value)
+    except TypeError:  # as orjson says all of these
+        return _written(as_read(value))
+
+
+def _written(value: Any) -> bytes:
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(value, default=text_of, option=options)
 
 
 def call_sha256(tool: str, args: dict[str, Any]) -> str:
@@ -44,6 +67,12 @@ def call_sha256(tool: str, args: dict[str, Any]) -> str:
 def call_key(tool: str, args: dict[str, Any]) -> bytes:
     """Return eight bytes that stand for a call inside one run."""
     return hashlib.blake2b(canonical_json([tool, args]), digest_size=8).digest()
+
+
+def reference_id(task_id: str, run_id: str, steps: Iterable[ReferenceStep]) -> str:
+    """Return the id of a recorded run as a reference: a digest of task, run and steps."""
+    dumped = [step.model_dump(mode="json") for step in steps]
+    return hashlib.sha256(canonical_json([task_id, run_id, dumped])).hexdigest()[:16]
 
 
 def name_tokens(tool: str) -> frozenset[str]:

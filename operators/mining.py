@@ -6,7 +6,6 @@ farthest from those kept.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from ontrack.operators.canonical import canonical_json
+from ontrack.operators.canonical import reference_id
 from ontrack.operators.limits import require
 from ontrack.operators.stripping import (
     CallKey,
@@ -216,15 +215,12 @@ def _reference(
     stripped: Stripped,
     successes: int,
 ) -> Reference:
-    """Return a reference whose id is a digest of task, run and steps."""
-    dumped = [step.model_dump(mode="json") for step in stripped.steps]
-    content = canonical_json([task_id, success.run_id, dumped])
     tools = sorted({step.tool for step in stripped.steps})
     effects: dict[str, Effect] = {
         tool: contracts[tool].effect for tool in tools if tool in contracts
     }
     return Reference(
-        reference_id=hashlib.sha256(content).hexdigest()[:16],
+        reference_id=reference_id(task_id, success.run_id, stripped.steps),
         task_id=task_id,
         provenance=Provenance.MINED,
         run_id=success.run_id,

@@ -23,9 +23,10 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from ontrack.operators.canonical import canonical_json
+from ontrack.topics.codecs import encode
 from ontrack.topics.errors import InvalidSettings, MalformedMessage, TooDeep
 from ontrack.topics.events import ErrorInfo
 from ontrack.topics.jsontext import parse
@@ -117,7 +118,12 @@ class Redaction:
         """
         if not self:
             return event
-        return self.event(type(event).model_validate_json(event.model_dump_json()))
+        raw = encode(event)
+        try:
+            sent = type(event).model_validate_json(raw)
+        except ValidationError:  # a number of more digits than this parser takes
+            sent = type(event).model_validate(parse(raw).value)
+        return self.event(sent)
 
     def reference(self, reference: Reference) -> Reference:
         """Return a reference with its steps redacted as a run's are."""
@@ -140,7 +146,7 @@ class Redaction:
         """Return what stands in a value's place; equal JSON values have equal ones."""
         if isinstance(value, str) and _REDACTED.fullmatch(value):
             return value
-        text = _canonical(value)
+        text = canonical_json(value)
         if self._key is None:
             found = hashlib.sha256(text).hexdigest()
         else:
@@ -185,7 +191,7 @@ class Redaction:
         except TooDeep:
             return self.digest(text)
         redacted = self._walk(data, states, level + 1)
-        return text if redacted is data else _canonical(redacted).decode()
+        return text if redacted is data else canonical_json(redacted).decode()
 
     def _fingerprint(self, rules: list[list[str]]) -> str:
         """Return what the settings' digest takes in of this; empty without rules."""
@@ -263,11 +269,3 @@ def _after(states: _States, name: str) -> _States:
         elif state[0] is _Wild.ANY or state[0] == name:
             found.append(state[1:])
     return tuple(found)
-
-
-def _canonical(value: Any) -> bytes:
-    try:
-        return canonical_json(value)
-    except TypeError:  # integers beyond 64 bits, halves of surrogate pairs
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-        return text.encode()

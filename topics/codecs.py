@@ -26,7 +26,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from ontrack.topics.cloudevents import is_envelope, unwrapped
 from ontrack.topics.errors import (
@@ -46,10 +46,13 @@ from ontrack.topics.jsontext import (
     described,
     is_plainly_fine,
     may_need_taming,
+    mend,
     parse,
     parse_leniently,
     shown,
     tame,
+    text_of,
+    unwritable,
 )
 from ontrack.topics.knowledge import Reference, Switch, Task, ToolContract
 from ontrack.topics.verdicts import Output
@@ -161,8 +164,38 @@ def encode(record: BaseModel) -> bytes:
 
     Equal records give equal bytes. Numbers that are not finite become null; knowledge is written
     with the field names of MCP (``inputSchema``).
+
+    A record that a program made may hold what JSON does not know. Half a surrogate pair becomes
+    U+FFFD, an object of another type its text.
+
+    Raises
+    ------
+    TooDeep
+        More levels than can be written, or an object that holds itself.
+    MalformedMessage
+        An object of another type holds text that is no Unicode.
     """
-    return record.__pydantic_serializer__.to_json(record, by_alias=True)
+    try:
+        return record.__pydantic_serializer__.to_json(record, by_alias=True)
+    except PydanticSerializationError:
+        return _encode_leniently(record)
+
+
+def _encode_leniently(record: BaseModel) -> bytes:
+    try:
+        mended = _mended(record)
+        return mended.__pydantic_serializer__.to_json(mended, by_alias=True, fallback=text_of)
+    except (PydanticSerializationError, RecursionError) as error:
+        raise unwritable(error) from None
+
+
+def _mended(record: BaseModel) -> BaseModel:
+    """Return a record whose texts are UTF-8, however deep they are in it."""
+    changes = {
+        name: _mended(value) if isinstance(value, BaseModel) else mend(value, set())
+        for name, value in record
+    }
+    return record.model_copy(update=changes)
 
 
 def decode_tools(given: bytes | list[Any] | dict[str, Any]) -> tuple[ToolContract, ...]:

@@ -12,9 +12,9 @@ import math
 import re
 from typing import Any, Final, NamedTuple
 
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from ontrack.topics.errors import MalformedMessage, TooDeep
+from ontrack.topics.errors import InvalidEvent, MalformedMessage, TooDeep
 
 LONE_SURROGATES: Final = "lone_surrogates"
 NON_FINITE: Final = "non_finite"
@@ -132,8 +132,60 @@ def tame(value: Any, flags: set[str]) -> Any:
         return None
     if isinstance(value, int) and not _INTEGER_MIN <= value <= _INTEGER_MAX:
         flags.add(HUGE_NUMBER)
-        return str(value)
+        return to_json(value).decode()  # ``str`` refuses more than some thousand digits
     return value
+
+
+def mend(value: Any, flags: set[str]) -> Any:
+    """Replace what UTF-8 cannot hold in texts, also those that are keys: U+FFFD stands there."""
+    if isinstance(value, str):
+        if _SURROGATES.search(value) is None:
+            return value
+        flags.add(LONE_SURROGATES)
+        return _SURROGATES.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {mend(key, flags): mend(child, flags) for key, child in value.items()}
+    if isinstance(value, list):
+        return [mend(child, flags) for child in value]
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(mend(child, flags) for child in value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value
+
+
+def as_read(value: Any) -> Any:
+    """Return any value of a program as plain data: as it is read again once it was sent.
+
+    Raises
+    ------
+    TooDeep
+        More than ``PARSER_DEPTH`` levels, or an object that holds itself.
+    MalformedMessage
+        An object of another type holds text that is no Unicode.
+    """
+    try:
+        raw = to_json(mend(value, set()), fallback=text_of, inf_nan_mode="null")
+    except (PydanticSerializationError, RecursionError) as error:
+        raise unwritable(error) from None
+    return parse(raw).value
+
+
+def unwritable(error: Exception) -> InvalidEvent:
+    """Return what is to be said where pydantic could not write a value as JSON."""
+    if isinstance(error, PydanticSerializationError) and "utf-8" in str(error):
+        return MalformedMessage(
+            "an object holds text that is not Unicode; give plain JSON data in its place"
+        )
+    return TooDeep("nested too deep to be written as JSON; flatten it")
+
+
+def text_of(value: object) -> str:
+    """Return what stands for an object that JSON does not know: its text, else its type's name."""
+    try:
+        return str(mend(str(value), set()))
+    except Exception:  # noqa: BLE001 (the object's own fault; a call with it is a call all the same)
+        return type(value).__name__
 
 
 def parse_leniently(raw: bytes, quote: bool = False) -> Parsed:
@@ -171,7 +223,7 @@ def parse_leniently(raw: bytes, quote: bool = False) -> Parsed:
     if deeper_than(value, PARSER_DEPTH):
         raise _too_deep()
     flags: set[str] = set()
-    value = _mend(value, flags)
+    value = mend(value, flags)
     return Parsed(value, tuple(sorted(flags)))
 
 
@@ -207,16 +259,3 @@ def _too_deep() -> TooDeep:
 
 def _integer(digits: str) -> int | Digits:
     return int(digits) if len(digits) <= 20 else Digits(digits)
-
-
-def _mend(value: Any, flags: set[str]) -> Any:
-    if isinstance(value, str):
-        if _SURROGATES.search(value) is None:
-            return value
-        flags.add(LONE_SURROGATES)
-        return _SURROGATES.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_mend(key, flags): _mend(child, flags) for key, child in value.items()}
-    if isinstance(value, list):
-        return [_mend(child, flags) for child in value]
-    return value

@@ -11,6 +11,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ontrack.operators.canonical import reference_id
 from ontrack.pipeline.reading.readers import (
     read_events,
     read_references,
@@ -612,7 +613,8 @@ class TestReferences:
         ]
         assert {r.provenance for r in references} == {Provenance.GOLD}
         assert references[0].steps[0].result == "x"
-        assert all(len(r.reference_id) == 16 for r in references)
+        made = [reference_id(r.task_id, r.run_id, r.steps) for r in references]
+        assert [r.reference_id for r in references] == made  # as a mined set would name them
 
     def test_a_run_without_a_task_is_an_error(self, tmp_path):
         path = write(tmp_path, "a.jsonl", lines(STEP))
