@@ -15,7 +15,8 @@ from ontrack.operators.trajectory import (
     TrajectoryDistance,
     weights_by_effect,
 )
-from ontrack.pipeline.reading.event_reader import AUTO, EventReader
+from ontrack.pipeline.reading.event_reader import AUTO, EventReader, SourceEvent
+from ontrack.pipeline.reading.runs import by_run, in_order
 from ontrack.pipeline.reading.sources import expand
 from ontrack.topics.codecs import Limits
 from ontrack.topics.errors import InvalidInput
@@ -43,7 +44,8 @@ def read_runs(
 ) -> list[RecordedRun]:
     """Read runs in any supported format, in the order of their first events.
 
-    A step that is there twice counts once. Runs without steps are there as well.
+    A step that is there twice counts once, what follows a run's end does not. Runs without steps
+    are there as well.
 
     Parameters
     ----------
@@ -57,16 +59,25 @@ def read_runs(
     """
     told: list[Reference] = []
     reader = EventReader(expand(paths), format, None, limits, told if may_be_references else None)
-    tasks: dict[str, str | None] = {}
-    steps: dict[str, list[ReferenceStep]] = {}
-    for found in reader:
-        event = found.event if redaction is None else redaction.event(found.event)
-        tasks[event.run_id] = tasks.get(event.run_id) or event.task_id
-        of_run = steps.setdefault(event.run_id, [])
-        if isinstance(event, Step):
-            of_run.append(_call_only(event))
-    runs = [RecordedRun(name, tasks[name], _in_order(of_run)) for name, of_run in steps.items()]
+    read = sorted(by_run(reader, lambda _head: _Calls(redaction)), key=lambda run: run[0].place)
+    runs = [RecordedRun(head.run_id, head.task_id, calls.in_order()) for head, calls in read]
     return runs + [RecordedRun(each.reference_id, each.task_id, each.steps) for each in told]
+
+
+class _Calls:
+    """The calls of one run, as a sink."""
+
+    def __init__(self, redaction: Redaction | None) -> None:
+        self._redaction = redaction
+        self._calls: list[ReferenceStep] = []
+
+    def take(self, found: SourceEvent) -> None:
+        event = found.event if self._redaction is None else self._redaction.event(found.event)
+        if isinstance(event, Step):
+            self._calls.append(_call_only(event))
+
+    def in_order(self) -> tuple[ReferenceStep, ...]:
+        return tuple(in_order(self._calls, lambda call: call.seq))
 
 
 def _call_only(step: Step) -> ReferenceStep:
@@ -79,13 +90,6 @@ def _call_only(step: Step) -> ReferenceStep:
         consumed=step.consumed,
         produced=step.produced,
     )
-
-
-def _in_order(steps: list[ReferenceStep]) -> tuple[ReferenceStep, ...]:
-    by_seq = {step.seq: step for step in reversed(steps)}
-    if None in by_seq:
-        return tuple(steps)
-    return tuple(sorted(by_seq.values(), key=lambda step: step.seq or 0))
 
 
 class Pairing(NamedTuple):

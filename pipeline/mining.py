@@ -15,9 +15,11 @@ from ontrack.operators.selftest import RuleTest, SelfTest
 from ontrack.pipeline.encoding.encoders import CachedEncoder
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.reading import readers
+from ontrack.pipeline.reading.runs import in_order
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
 from ontrack.topics.events import Event, Outcome, RunEnded, Step
 from ontrack.topics.knowledge import (
+    STEPS_MAX,
     Provenance,
     Reference,
     ReferenceStep,
@@ -26,7 +28,6 @@ from ontrack.topics.knowledge import (
 )
 from ontrack.topics.verdicts import Authority
 
-STEPS_MAX = 512  # of a reference, and so of a success that is looked at
 RULES = ("undeclared", "tools", "values", "sources", "strangers", "orphans", "inversion")
 
 
@@ -93,23 +94,13 @@ class Successes:
         """Return the successful runs by task, tasks and runs by name; the others are left out."""
         found: dict[str, list[Success]] = {}
         for run_id, run in sorted(self._runs.items()):
-            steps = _in_order(run.steps)
+            steps = in_order(run.steps, lambda step: step.seq)
             usable = run.outcome == "success" and 1 <= len(steps) <= STEPS_MAX
             if usable and run.task_id:
                 kept = tuple(map(ReferenceStep.of, steps))
                 success = Success(run_id, kept, run.source, run.run_at)
                 found.setdefault(run.task_id, []).append(success)
         return dict(sorted(found.items()))
-
-
-def _in_order(steps: list[Step]) -> list[Step]:
-    """Return steps by number, each once; as they came where one has none."""
-    if any(step.seq is None for step in steps):
-        return steps
-    by_seq: dict[int, Step] = {}
-    for step in steps:
-        by_seq.setdefault(step.seq or 0, step)
-    return [by_seq[seq] for seq in sorted(by_seq)]
 
 
 def successes_in(

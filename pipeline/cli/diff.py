@@ -259,11 +259,10 @@ def _unasked(a: Said, b: Said) -> str | None:
 
     Questions to the gate do not stand among the events: a replay of these cannot hold the answers.
     """
-    kinds = [{kind for kind, _ in said} for said in (a, b)]
-    for name, here, there in (("a", *kinds), ("b", *kinds[::-1])):
-        if here and "decision" in there - here:
-            return name
-    return None
+    in_a, in_b = ({kind for kind, _ in said} for said in (a, b))
+    if in_a and "decision" in in_b - in_a:
+        return "a"
+    return "b" if in_b and "decision" in in_a - in_b else None
 
 
 def _as_json(difference: Difference) -> str:

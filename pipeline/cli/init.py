@@ -69,7 +69,9 @@ def command(
     if shadow and fail_open is False:
         raise click.UsageError("--shadow never stops a call, so it cannot be --fail-closed")
     if remove and (url or shadow or fail_open is not None):
-        raise click.UsageError("--remove takes out our hooks whatever they say: leave --url, --shadow and --fail-… out")
+        raise click.UsageError(
+            "--remove takes out our hooks whatever they say: leave --url, --shadow and --fail-… out"
+        )
     setup = setup_of(host)
     wanted = Wanted(checked_url(url or DEFAULT_URL), shadow, closed=fail_open is False)
     old = files.read_settings(setup.path(project, os.environ, Path.home()))

@@ -172,14 +172,11 @@ class _Kept:
 
     def steps(self) -> list[tuple[int, Step]]:
         """Return the steps with their places among the events: by number, each once."""
+        from ontrack.pipeline.reading.runs import in_order
+
         found = [(at, each.event) for at, each in enumerate(self.events)]
         steps = [(at, event) for at, event in found if isinstance(event, Step)]
-        if any(step.seq is None for _, step in steps):
-            return steps
-        by_seq: dict[int, tuple[int, Step]] = {}
-        for at, step in steps:
-            by_seq.setdefault(step.seq or 0, (at, step))
-        return [by_seq[seq] for seq in sorted(by_seq)]
+        return in_order(steps, lambda step: step[1].seq)
 
 
 def _recorded(
@@ -192,8 +189,8 @@ def _recorded(
 ) -> Iterator[SourceEvent]:
     """Yield recorded runs as they end, with faults; all lines but those of the faults as read."""
     from ontrack.pipeline.reading import readers
+    from ontrack.pipeline.reading.runs import by_run
     from ontrack.pipeline.scoring.marks import marked
-    from ontrack.pipeline.scoring.runs import by_run
 
     reader = readers.read_events(paths, format_, limits=settings.limits)
     for number, (head, run) in enumerate(by_run(reader, lambda head: _Kept())):

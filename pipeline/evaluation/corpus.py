@@ -13,6 +13,8 @@ from ontrack.operators.grouping import GroupParams, colliding
 from ontrack.operators.mining import Success
 from ontrack.operators.redaction import Redaction
 from ontrack.pipeline.reading import readers
+from ontrack.pipeline.reading.event_reader import SourceEvent
+from ontrack.pipeline.reading.runs import Head, KeptSteps, by_run
 from ontrack.pipeline.reading.sources import STDIN
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
 from ontrack.topics.errors import InvalidInput
@@ -83,25 +85,25 @@ class Recording:
 
 
 class _Open:
-    """A run while it is being read."""
+    """A run while it is being read, as a sink."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.task: str | None = None
+    def __init__(self, redaction: Redaction | None) -> None:
         self.model: str | None = None
-        self.outcome: Outcome = "unknown"
         self.reason: str | None = None
-        self.steps: list[Step] = []
+        self._redaction = redaction
+        self._kept = KeptSteps(redaction)
 
-    def take(self, event: Event) -> None:
-        self.task = self.task or event.task_id
+    def take(self, found: SourceEvent) -> None:
+        event = found.event
         if event.agent is not None:
             self.model = self.model or event.agent.id or event.agent.name
-        if isinstance(event, Step):
-            self.steps.append(event)
-        elif isinstance(event, RunEnded):
-            self.outcome = event.outcome
-            self.reason = event.reason
+        if isinstance(event, RunEnded):
+            end = event if self._redaction is None else self._redaction.event(event)
+            self.reason = end.reason
+        self._kept.take(found)
+
+    def steps(self) -> list[Step]:
+        return self._kept.in_order()
 
 
 def read_corpora(
@@ -122,15 +124,13 @@ def read_corpora(
     InvalidInput
         No run of the files has both steps and an outcome.
     """
-    runs: dict[str, _Open] = {}
-    for found in readers.read_events(paths, format, None, limits, stdin):
-        event = found.event if redaction is None else redaction.event(found.event)
-        runs.setdefault(event.run_id, _Open(found.path)).take(event)
-    per_file = Counter(run.path for run in runs.values())
+    events = readers.read_events(paths, format, None, limits, stdin)
+    runs = list(by_run(events, lambda _head: _Open(redaction)))
+    per_file = Counter(head.path for head, _ in runs)
     recordings = [
-        _recording(run_id, run, _corpus(run.path, per_file[run.path]))
-        for run_id, run in runs.items()
-        if run.steps
+        _recording(head, run, steps, _corpus(head.path, per_file[head.path]))
+        for head, run in runs
+        if (steps := run.steps())
     ]
     if not any(each.outcome in ("success", "failure") for each in recordings):
         raise InvalidInput(
@@ -198,16 +198,10 @@ def _corpus(path: str, runs: int) -> str:
     return file.name.split(".")[0] if runs > 1 else file.resolve().parent.name
 
 
-def _recording(run_id: str, run: _Open, corpus: str) -> Recording:
-    numbered = all(step.seq is not None for step in run.steps)
-    ordered = run.steps
-    if numbered:
-        by_seq: dict[int, Step] = {}
-        for step in run.steps:
-            by_seq.setdefault(step.seq or 0, step)
-        ordered = [by_seq[seq] for seq in sorted(by_seq)]
+def _recording(head: Head, run: _Open, ordered: list[Step], corpus: str) -> Recording:
+    numbered = all(step.seq is not None for step in ordered)
     places = {step.seq if numbered else place: place for place, step in enumerate(ordered)}
-    task = run.task or f"(none: {run_id})"[:512]
+    task = head.task_id or f"(none: {head.run_id})"[:512]
     steps = tuple(
         step.model_copy(
             update={
@@ -222,7 +216,14 @@ def _recording(run_id: str, run: _Open, corpus: str) -> Recording:
         for place, step in enumerate(ordered)
     )
     return Recording(
-        corpus, run_id, task, run.task is not None, run.model, run.outcome, steps, run.reason
+        corpus,
+        head.run_id,
+        task,
+        head.task_id is not None,
+        run.model,
+        head.outcome,
+        steps,
+        run.reason,
     )
 
 

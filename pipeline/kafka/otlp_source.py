@@ -1,6 +1,6 @@
 """Source: a collector's topic of spans, read in a consumer group of its own.
 
-No Faust agent: its commits were measured to lose events (spec/kafka.md; decision 0014), and unlike
+No Faust agent: its commits were measured to lose events (decision 0014), and unlike
 our own topics this one is not read again. Here an offset is committed only when all that came from
 before it is acknowledged on the topic of events. After a crash some messages are read again; what
 was made of them stands on the topic of events and is found there, so it is not made twice.

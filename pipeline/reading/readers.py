@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from ontrack.operators.allowance import compile_allowance
+from ontrack.operators.canonical import reference_id
 from ontrack.operators.redaction import Redaction
 from ontrack.pipeline.reading.event_reader import AUTO, EventReader, OnBad, SourceEvent
 from ontrack.pipeline.reading.plain_files import read_plain
+from ontrack.pipeline.reading.runs import Head, KeptSteps, by_run
 from ontrack.pipeline.reading.sources import expand
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits, decode_tasks, decode_tools
 from ontrack.topics.errors import InvalidFile, InvalidInput, UnknownName
-from ontrack.topics.events import Outcome, RunEnded, Step
-from ontrack.topics.knowledge import Provenance, Reference, ReferenceStep, Task, ToolContract
+from ontrack.topics.knowledge import (
+    STEPS_MAX,
+    Provenance,
+    Reference,
+    ReferenceStep,
+    Task,
+    ToolContract,
+)
 
 __all__ = [
     "EventReader",
@@ -31,8 +37,6 @@ __all__ = [
 
 T = TypeVar("T")
 OnSkipped = Callable[[str, str], None]
-
-REFERENCE_STEPS_MAX: Final = 512
 
 
 def read_events(
@@ -137,12 +141,12 @@ def read_references(
         raise UnknownName(f"unknown provenance {provenance!r}; known are {', '.join(Provenance)}")
     references: list[Reference] = []
     reader = EventReader(expand(paths, stdin), AUTO, None, DEFAULT_LIMITS, references)
-    for run in _recordings(reader, redaction):
-        if run.task_id is None:
+    for head, run in by_run(reader, lambda _head: KeptSteps(redaction)):
+        if head.task_id is None:
             raise InvalidFile(
-                run.path, run.line, f"run {run.run_id!r} has no task_id; a reference needs one"
+                head.path, head.line, f"run {head.run_id!r} has no task_id; a reference needs one"
             )
-        references.extend(_as_reference(run, Provenance(provenance), on_skipped))
+        references.extend(_as_reference(head, run, Provenance(provenance), on_skipped))
     return references
 
 
@@ -165,78 +169,31 @@ def references_from_successes(
     InvalidFile
         As :func:`read_events`.
     """
+    events = read_events(paths, format, on_bad, limits, stdin)
     return [
         reference
-        for run in _recordings(read_events(paths, format, on_bad, limits, stdin), redaction)
-        if run.outcome == "success" and run.task_id is not None
-        for reference in _as_reference(run, Provenance.MINED, on_skipped)
+        for head, run in by_run(events, lambda _head: KeptSteps(redaction))
+        if head.outcome == "success" and head.task_id is not None
+        for reference in _as_reference(head, run, Provenance.MINED, on_skipped)
     ]
 
 
-class _Recording:
-    """A run as far as it was read."""
-
-    def __init__(self, found: SourceEvent) -> None:
-        self.run_id, self.path, self.line = found.event.run_id, found.path, found.line
-        self.task_id: str | None = None
-        self.outcome: Outcome = "unknown"
-        self.steps: list[Step] = []
-
-    def in_order(self) -> list[Step]:
-        """Return the steps by sequence number, each once; as read where one has no number."""
-        if any(step.seq is None for step in self.steps):
-            return self.steps
-        by_seq: dict[int, Step] = {}
-        for step in self.steps:
-            by_seq.setdefault(step.seq or 0, step)
-        return [by_seq[seq] for seq in sorted(by_seq)]
-
-
-def _recordings(
-    events: Iterable[SourceEvent], redaction: Redaction | None = None
-) -> Iterator[_Recording]:
-    """Yield runs as they end, then those without an end; what follows an end is left out."""
-    running: dict[str, _Recording] = {}
-    ended: set[str] = set()
-    for found in events:
-        event = found.event if redaction is None else redaction.event(found.event)
-        if event.run_id in ended:
-            continue
-        run = running.setdefault(event.run_id, _Recording(found))
-        run.task_id = run.task_id or event.task_id
-        if isinstance(event, Step):
-            run.steps.append(event)
-        elif isinstance(event, RunEnded):
-            run.outcome = event.outcome
-            ended.add(event.run_id)
-            yield running.pop(event.run_id)
-    yield from running.values()
-
-
 def _as_reference(
-    run: _Recording, provenance: Provenance, on_skipped: OnSkipped | None
+    head: Head, run: KeptSteps, provenance: Provenance, on_skipped: OnSkipped | None
 ) -> list[Reference]:
     steps = tuple(ReferenceStep.of(step) for step in run.in_order())
-    if not 1 <= len(steps) <= REFERENCE_STEPS_MAX:
+    if not 1 <= len(steps) <= STEPS_MAX:
         if on_skipped is not None:
-            on_skipped(
-                run.run_id,
-                f"{len(steps)} steps; a reference has from 1 to {REFERENCE_STEPS_MAX}",
-            )
+            why = f"{len(steps)} steps; a reference has from 1 to {STEPS_MAX}"
+            on_skipped(head.run_id, why)
         return []
-    task_id = run.task_id or ""
-    canonical = json.dumps(
-        [task_id, run.run_id, [step.model_dump(mode="json") for step in steps]],
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-    )
+    task_id = head.task_id or ""
     return [
         Reference(
-            reference_id=hashlib.sha256(canonical.encode()).hexdigest()[:16],
+            reference_id=reference_id(task_id, head.run_id, steps),
             task_id=task_id,
             provenance=provenance,
-            run_id=run.run_id,
+            run_id=head.run_id,
             steps=steps,
         )
     ]

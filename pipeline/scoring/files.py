@@ -24,8 +24,9 @@ from ontrack.operators.scoring_plan import ScoringParams, TaskPlan, compile_plan
 from ontrack.operators.scoring_results import PathScore
 from ontrack.pipeline.reading.event_reader import AUTO, EventReader, SourceEvent
 from ontrack.pipeline.reading.readers import read_events
+from ontrack.pipeline.reading.runs import Head, by_run
 from ontrack.pipeline.scoring.marks import MarkedCalls
-from ontrack.pipeline.scoring.runs import Head, InOrder, RunFold, by_run
+from ontrack.pipeline.scoring.runs import InOrder, RunFold
 from ontrack.pipeline.scoring.seen import Seen
 from ontrack.topics.adapters import events as native
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits

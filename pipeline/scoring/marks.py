@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from ontrack.operators.recovery import Fault, MadeCall
 from ontrack.pipeline.reading.event_reader import SourceEvent
+from ontrack.pipeline.reading.runs import in_order
 from ontrack.topics.codecs import encode
 from ontrack.topics.errors import InvalidFile
 from ontrack.topics.events import Step
@@ -78,9 +79,9 @@ class MarkedCalls:
 
     def in_order(self) -> list[MadeCall]:
         """Return the calls by number, each once; unnumbered runs as they came."""
-        if any(step.seq is None for step, _ in self._calls):
-            return [MadeCall(place, *call) for place, call in enumerate(self._calls)]
-        by_seq: dict[int, MadeCall] = {}
-        for step, fault in self._calls:
-            by_seq.setdefault(step.seq or 0, MadeCall(step.seq or 0, step, fault))
-        return [by_seq[seq] for seq in sorted(by_seq)]
+        calls = in_order(self._calls, lambda call: call[0].seq)
+        numbered = all(step.seq is not None for step, _ in calls)
+        return [
+            MadeCall((step.seq or 0) if numbered else place, step, fault)
+            for place, (step, fault) in enumerate(calls)
+        ]
