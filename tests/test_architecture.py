@@ -1,5 +1,6 @@
 """The picture of the imports: it is what the imports are."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,29 @@ def test_the_page_has_the_picture_of_the_imports_as_they_are() -> None:
     shown, found, _ = rest.partition("<!-- scripts/imports: end -->")
     assert found
     assert shown == drawn(), "run scripts/imports --write"
+
+
+def test_every_file_and_function_that_the_page_names_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tops = ("pipeline", "operators", "solver", "topics", "tests")
+    files = [path for top in tops for path in (ROOT / top).rglob("*.py")]
+    named = set(re.findall(r"`([a-z_/]+\.py)`", page))
+    assert named
+    assert [
+        name for name in named if not any(str(path).endswith(f"/{name}") for path in files)
+    ] == []
+    stems = {path.stem for path in files}
+    calls = [
+        call
+        for call in re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", page)
+        if call[0] in stems and call[1] != "py"
+    ]
+    assert calls
+    for module, name in calls:
+        texts = [path.read_text(encoding="utf-8") for path in files if path.stem == module]
+        assert any(re.search(rf"^(?:def |class )?{name}\b", text, re.M) for text in texts), (
+            f"{module}.{name}"
+        )
 
 
 def test_every_package_of_the_pipeline_is_a_box_and_no_arrow_points_up() -> None:
