@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
+from collections.abc import Iterable
 from datetime import date, time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import tomli_w
 import yaml
 
 from ontrack.pipeline.reading.sources import STDIN, Source
 from ontrack.topics.errors import InvalidEvent, InvalidFile
 from ontrack.topics.jsontext import parse
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _YAML_LINE_ENDS = "\x85\u2028\u2029"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -96,46 +96,22 @@ def plain_text(data: dict[str, Any], path: str) -> str:
 
 
 def _toml(data: dict[str, Any], path: str) -> str:
-    """Write lists of objects as tables, one field a line; what is inside of a field stands inline.
-
-    Source: TOML 1.0; its basic strings are those of JSON, with DEL escaped as well.
-    """
-    lines = []
-    for name, value in data.items():
-        is_tables = isinstance(value, list) and all(isinstance(item, dict) for item in value)
-        if not (is_tables and value):
-            lines.append(f"{_toml_key(name)} = {_toml_value(value, path, name)}")
-    for name, value in data.items():
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            for index, item in enumerate(value):
-                lines += ["", f"[[{_toml_key(name)}]]"]
-                for key, inner in item.items():
-                    where = f"{name}[{index}].{key}"
-                    lines.append(f"{_toml_key(key)} = {_toml_value(inner, path, where)}")
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _toml_value(value: Any, path: str, where: str) -> str:
-    if value is None:
+    null = _null_in(data, "")
+    if null is not None:
         raise InvalidFile(
-            path, None, f"`{where[:120]}` is null, which TOML cannot hold; write .json or .yaml"
+            path, None, f"`{null[:120]}` is null, which TOML cannot hold; write .json or .yaml"
         )
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    return tomli_w.dumps(data)
+
+
+def _null_in(value: Any, where: str) -> str | None:
+    """Return the place of the first null below a value."""
+    if value is None:
+        return where
+    inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
-        inner = [
-            f"{_toml_key(key)} = {_toml_value(item, path, f'{where}.{key}')}"
-            for key, item in value.items()
-        ]
-        return "{" + ", ".join(inner) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item, path, f"{where}[]") for item in value) + "]"
-    return repr(value) if isinstance(value, int | float) else _toml_text(value)
-
-
-def _toml_key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _toml_text(name)
-
-
-def _toml_text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        inner = ((f"{where}.{name}" if where else name, item) for name, item in value.items())
+    elif isinstance(value, list | tuple):
+        inner = ((f"{where}[{place}]", item) for place, item in enumerate(value))
+    found = (_null_in(item, place) for place, item in inner)
+    return next((place for place in found if place is not None), None)
