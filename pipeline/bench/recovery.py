@@ -18,8 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
-from ontrack.pipeline.bench.stage import WorkerProcess, own_settings, topics
+from ontrack.pipeline.bench.stage import WorkerProcess, cpu_s, own_settings, topics
 from ontrack.pipeline.kafka.connection import start_admin, topics_of
 from ontrack.pipeline.kafka.provision import create_topics
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
@@ -104,7 +105,7 @@ async def _start(worker: WorkerProcess, way: str, folder: Path) -> Recovery:
     await worker.start()
     await worker.until_ready(READY_S_MAX)
     seconds = time.monotonic() - began
-    cpu_s = _cpu_s(worker.pid)
+    used_s = cpu_s([worker])
     counts = await _counts(worker)
     lines = [
         datetime.fromisoformat(line.split(" ", 1)[0])
@@ -115,22 +116,13 @@ async def _start(worker: WorkerProcess, way: str, folder: Path) -> Recovery:
     return Recovery(
         way=way,
         seconds=round(seconds, 1),
-        cpu_s=cpu_s,
+        cpu_s=None if used_s is None else round(used_s, 1),
         folded=round(counts.get("ontrack_events_total", 0)),
         open_runs=round(counts.get("ontrack_open_runs", 0)),
         refused=round(counts.get("ontrack_snapshots_refused_total", 0)),
         told=len(lines),
         silence_s=round(max(gaps, default=0.0), 1),
     )
-
-
-def _cpu_s(pid: int) -> float | None:
-    """Return the processor time that a process has used, from Linux."""
-    listing = Path(f"/proc/{pid}/stat")
-    if not listing.is_file():
-        return None
-    user, system = listing.read_text().rsplit(")", 1)[1].split()[11:13]
-    return round((int(user) + int(system)) / os.sysconf("SC_CLK_TCK"), 1)
 
 
 async def _counts(worker: WorkerProcess) -> dict[str, float]:
@@ -141,11 +133,9 @@ async def _counts(worker: WorkerProcess) -> dict[str, float]:
     ):
         text = await answer.text()
     sums: dict[str, float] = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            name, value = line.rsplit(" ", 1)
-            name = name.split("{")[0]
-            sums[name] = sums.get(name, 0.0) + float(value)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     return sums
 
 

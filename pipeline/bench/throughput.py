@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from time import perf_counter, perf_counter_ns
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from ontrack.pipeline.bench.stage import WorkerProcess
+from ontrack.pipeline.bench.stage import WorkerProcess, cpu_s
 from ontrack.pipeline.bench.workload import Message
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka.connection import start_consumer, start_producer, topics_of
@@ -116,7 +115,7 @@ async def sustained(
             if done > seen:
                 seen, moved = done, now
             if first is None and sending.done() and done >= verdicts * WARM_UP_SHARE:
-                first = (now, done, _cpu_s(workers))
+                first = (now, done, cpu_s(workers))
             if done >= verdicts:
                 break
             if not all(one.alive for one in workers) or now - moved > STANDSTILL_S_MAX:
@@ -135,7 +134,7 @@ async def sustained(
             "the worker was done before the clock could start; measure more events"
         )
     events = len(load) * (done - first[1]) / verdicts
-    spent_s = _cpu_s(workers)
+    spent_s = cpu_s(workers)
     used = None if spent_s is None or first[2] is None else 1e6 * (spent_s - first[2]) / events
     return Sustained(events / (now - first[0]), used)
 
@@ -174,18 +173,6 @@ async def bare(settings: Settings, target: str, answer_bytes: int, folder: Path)
 
 async def _length(consumer: AIOKafkaConsumer, parts: Sequence[TopicPartition]) -> int:
     return sum((await consumer.end_offsets(parts)).values())
-
-
-def _cpu_s(workers: Sequence[WorkerProcess]) -> float | None:
-    """Return the processor time of all together so far, where the system tells (Linux)."""
-    ticks = 0
-    for worker in workers:
-        try:
-            fields = Path(f"/proc/{worker.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            return None
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def occupied_s(workers: Sequence[WorkerProcess]) -> float | None:
