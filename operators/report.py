@@ -7,7 +7,7 @@ of a float.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ontrack.operators.finishing import Final
 from ontrack.operators.gate import GateAnswer
@@ -16,6 +16,8 @@ from ontrack.operators.transport import Alignment
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, RunEnded, TraceRef
 from ontrack.topics.verdicts import (
+    SHADOW,
+    WOULD_HALT,
     Authority,
     Decision,
     Intervention,
@@ -29,6 +31,7 @@ from ontrack.topics.verdicts import (
 
 TEXT_CHARACTERS_MAX = 2000
 
+R = TypeVar("R", Verdict, Scorecard)
 Identity = tuple[str, str | None, Agent | None, str | None]
 
 
@@ -218,6 +221,21 @@ def decision(
         settings=stamp.settings,
         engine=stamp.engine,
     )
+
+
+def unsaid(verdict: Verdict, act: Intervention | None) -> Verdict:
+    """Return a verdict of a monitor in shadow mode, which keeps what should happen to itself."""
+    halts = act is not None and act.intervention is InterventionName.HALT
+    return _flagged(verdict, SHADOW, *[WOULD_HALT] * halts)
+
+
+def unsaid_in_all(card: Scorecard) -> Scorecard:
+    """Return the scorecard of a run of which nothing was said: it counts what would have been."""
+    return _flagged(card, SHADOW, *[WOULD_HALT] * (InterventionName.HALT in card.interventions))
+
+
+def _flagged(record: R, *flags: str) -> R:
+    return record.model_copy(update={"flags": tuple(dict.fromkeys((*record.flags, *flags)))})
 
 
 def in_shadow(answer: Decision) -> Decision:

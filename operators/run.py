@@ -50,6 +50,9 @@ from ontrack.operators.vectors import StepVectors
 from ontrack.operators.verdict import VerdictOutput
 from ontrack.topics.events import Agent, Event, Proposal, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import (
+    AFTER_HALT,
+    SHADOW,
+    WOULD_HALT,
     Decision,
     Intervention,
     InterventionName,
@@ -135,7 +138,12 @@ def step(
         abort_state, abort_signal = abort.step(
             profile.abort, state.abort, seq, judged.output.severity >= 3
         )
+    if state.shadow:  # nobody is told to halt: should it go on like that, it is halted later
+        abort_state = replace(abort_state, halted=state.abort.halted)
+    act = _act(profile, state, seq, judged.output, abort_signal, len(state.seen) + 1)
     all_flags = _flags(flags, admission, state, sensed, judged, withdrawn)
+    if state.shadow and act is not None and act[0] is InterventionName.HALT:
+        all_flags = (*all_flags, WOULD_HALT)
     new_state = changed(
         state,
         **moved._asdict(),
@@ -168,7 +176,6 @@ def step(
         all_flags,
         event.trace,
     )
-    act = _act(profile, state, seq, judged.output, abort_signal, len(new_state.seen))
     if act is None or state.shadow:  # in shadow nothing was said, so nothing is to be counted
         return new_state, record, None
     wanted, reason, evidence = act
@@ -369,8 +376,8 @@ def _flags(
         "frontier_stalled": alignment is not None and alignment.frontier_stalled,
         "withdrawn": withdrawn,
         "unconverged": alignment is not None and not alignment.converged,
-        "after_halt": state.abort.halted,
-        "shadow": state.shadow,
+        AFTER_HALT: state.abort.halted,
+        SHADOW: state.shadow,
     }
     return (
         *codec_flags,

@@ -7,11 +7,17 @@ host. Times of processing and source offsets travel in message headers.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ontrack.topics.events import Agent, Outcome, TraceRef
+
+#: Flags of a verdict that say how its run stands: it was halted before and nobody has let it go on;
+#: it is in shadow mode, so nothing was said; and this step would have halted it.
+AFTER_HALT: Final = "after_halt"
+SHADOW: Final = "shadow"
+WOULD_HALT: Final = "would_halt"
 
 
 class VerdictName(StrEnum):
@@ -197,6 +203,14 @@ class Scorecard(_Record):
     profile: str
     settings: str
     engine: str
+
+
+def was_halted(card: Scorecard) -> bool:
+    """Tell whether a finished run was told to halt.
+
+    A monitor in shadow mode counts its halts as well, and keeps them to itself.
+    """
+    return card.interventions.get(InterventionName.HALT, 0) > 0 and WOULD_HALT not in card.flags
 
 
 class DeadLetterError(_Record):

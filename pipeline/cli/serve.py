@@ -17,7 +17,7 @@ from ontrack.pipeline.cli.options import (
 )
 from ontrack.pipeline.cli.show import Printer
 from ontrack.pipeline.settings import Settings, load_settings
-from ontrack.topics.verdicts import Output
+from ontrack.topics.verdicts import DeadLetter, Output
 
 if TYPE_CHECKING:
     from ontrack.pipeline.metrics import Metrics
@@ -95,7 +95,8 @@ def command(
     printer = Printer(as_json)
 
     def show(output: Output) -> None:
-        printer.show(output)
+        view = None if isinstance(output, DeadLetter) else daemon.board.get(output.run_id)
+        printer.show(output, unheeded=view is not None and view.unheeded)
         printer.flush()
 
     printing = Printing(show)

@@ -12,6 +12,7 @@ from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.fleet import FleetAggregate
 from ontrack.topics.verdicts import (
+    WOULD_HALT,
     DeadLetter,
     Decision,
     Intervention,
@@ -46,15 +47,15 @@ class Printer:
         self._as_json = as_json
         self.counts: Counter[str] = Counter()
 
-    def show(self, output: Output) -> None:
-        """Print one output."""
+    def show(self, output: Output, unheeded: bool = False) -> None:
+        """Print one output; what is not handed on to the agent says so, to people."""
         self.counts[output.type] += 1
         if isinstance(output, Verdict):
             self.counts[output.verdict.value] += 1
         if self._as_json:
             sys.stdout.buffer.write(codecs.encode(output) + b"\n")
         else:
-            click.echo(line(output))
+            click.echo(line(output, unheeded))
 
     def show_bytes(self, value: bytes) -> None:
         """Print one output as it was read from a topic."""
@@ -87,17 +88,19 @@ class Printer:
         click.echo(f"{click.style('unreadable', fg='red')} {_plain(str(error), 200)}")
 
 
-def line(output: Output) -> str:
+def line(output: Output, unheeded: bool = False) -> str:
     """Return one output as one line for people."""
     if isinstance(output, Verdict):
         name = output.verdict.value
         label = click.style(f"{name:16}", fg=_COLOURS[name], bold=output.severity >= 2)
         coverage = "" if output.coverage is None else f" cov {output.coverage:4.0%}"
         what = f"{_plain(output.tool or '', 24):24}{coverage}{_why(output.reasons)}"
-        return f"{_place(output)}{label} {what}"
+        would = " (would have halted)" if WOULD_HALT in output.flags else ""
+        return f"{_place(output)}{label} {what}{would}"
     if isinstance(output, Intervention):
         label = click.style(f"→ {output.intervention.value.upper():14}", fg="magenta", bold=True)
-        return f"{_place(output)}{label} {_plain(output.reason, 160)}"
+        unsaid = " (only watched: the agent is not told)" if unheeded else ""
+        return f"{_place(output)}{label} {_plain(output.reason, 160)}{unsaid}"
     if isinstance(output, Decision):
         colour = "red" if output.decision == "block" else "green"
         label = click.style(f"gate: {output.decision:10}", fg=colour)

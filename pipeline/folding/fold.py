@@ -18,7 +18,7 @@ from ontrack.operators import run, snapshot
 from ontrack.operators.admission import admit, content_digest, is_duplicate, refuse_after_end
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
-from ontrack.operators.report import Stamp, in_shadow
+from ontrack.operators.report import Stamp, in_shadow, unsaid, unsaid_in_all
 from ontrack.operators.state import RunState
 from ontrack.operators.vectors import StepVectors, step_texts
 from ontrack.pipeline.encoding.encoders import CachedEncoder
@@ -329,7 +329,9 @@ class Fold:
             self.profile, known, event, admission, self._vectors(event, known), flags
         )
         state.runs[event.run_id] = stepped
-        if intervention is None or not self._intervene:
+        if not self._intervene:
+            return [unsaid(verdict, intervention)]
+        if intervention is None:
             return [verdict]
         notices: list[Notice] = []
         if intervention.intervention is InterventionName.HALT:
@@ -339,7 +341,7 @@ class Fold:
     def _end(self, state: PartitionState, known: RunState, event: RunEnded) -> list[Said]:
         scorecard = run.end(self.profile, known, event)
         state.end(event.run_id, _digest(event))
-        return [scorecard]
+        return [scorecard if self._intervene else unsaid_in_all(scorecard)]
 
     def _vectors(self, call: Step | Proposal, known: RunState) -> StepVectors:
         """Encode a call's texts; zeros where no operator that is switched on looks at them."""

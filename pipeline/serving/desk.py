@@ -99,11 +99,8 @@ class Desk:
             It could not be told.
         """
         session, view = self.sessions.of_run(run_id), self._board.get(run_id)
-        was_halted = session is not None and session.halted is not None
-        if was_halted or (view is not None and view.halted is not None):
+        if view is not None and view.halted is not None:
             await self._take(RunResumed(run_id=run_id, time=self._now()))
-        if session is not None:
-            session.halted = None
         return session is not None or view is not None
 
     async def reply(self, call: HookCall, wish: Wish) -> HookReply:
@@ -134,6 +131,7 @@ class Desk:
             reply = HookReply(context=session.take_nudges() if call.hears else None)
         else:
             reply = HookReply()
+        self._board.heeded(session.run_id, not wish.shadow)
         return HookReply() if wish.shadow else reply
 
     def _is_known(self, name: str) -> bool:
@@ -147,9 +145,12 @@ class Desk:
             if view is None or view.outcome is None:
                 break
             self.sessions.begin_again(session)  # it ended before this daemon began
-        if view is not None and session.halted is None:
-            session.halted = view.halted  # before this daemon began, or the session was forgotten
         return session
+
+    def _halted(self, session: Session) -> str | None:
+        """Return why a session must stop, as the board knows it: sessions are forgotten sooner."""
+        view = self._board.get(session.run_id)
+        return None if view is None or view.shadow else view.halted
 
     async def _before(self, session: Session, call: HookCall, wish: Wish) -> HookReply:
         answer = await self._ask(session, call, wish)
@@ -157,8 +158,8 @@ class Desk:
         sha = answer.call_sha256
         is_denied = reply.decision == "deny" and not wish.shadow
         session.asked(call.call_id, Pending(sha, self._now(), is_denied))
-        if session.halted is not None:
-            return HookReply(halt=session.halted)
+        if (halted := self._halted(session)) is not None:
+            return HookReply(halt=halted)
         if reply.decision == "deny":
             times = session.denied(sha)
             if times > 1:
@@ -200,8 +201,8 @@ class Desk:
             ended_at=now,
         )
         await self._take(step)
-        if session.halted is not None:
-            return HookReply(halt=session.halted)
+        if (halted := self._halted(session)) is not None:
+            return HookReply(halt=halted)
         return HookReply(context=session.take_nudges() if call.hears else None)
 
     async def _started(self, session: Session, call: HookCall, wish: Wish) -> None:

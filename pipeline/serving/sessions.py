@@ -43,7 +43,6 @@ class Session:
     name: str
     run_id: str
     parent: str | None = None
-    halted: str | None = None
     _pending: OrderedDict[str, Pending] = field(default_factory=OrderedDict)
     _denials: OrderedDict[str, int] = field(default_factory=OrderedDict)
     _nudges: list[str] = field(default_factory=list)
@@ -76,10 +75,10 @@ class Session:
         return pending, "ran_though_denied" if pending.denied else None
 
     def heard(self, intervention: Intervention) -> None:
-        """Keep what the agent must be told."""
+        """Keep what the agent must be told; of a halt the board knows."""
         if intervention.intervention is InterventionName.HALT:
-            self.halted = intervention.reason
-        elif len(self._nudges) < NUDGES_MAX and intervention.reason not in self._nudges:
+            return
+        if len(self._nudges) < NUDGES_MAX and intervention.reason not in self._nudges:
             self._nudges.append(intervention.reason)
 
     def take_nudges(self) -> str | None:

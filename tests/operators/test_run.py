@@ -16,6 +16,7 @@ from ontrack.solver import kernels
 from ontrack.topics.errors import ConflictingDuplicate, RunTooLong, UnknownName
 from ontrack.topics.events import Step
 from ontrack.topics.knowledge import Provenance, ReferenceStep, ToolContract
+from ontrack.topics.verdicts import AFTER_HALT, WOULD_HALT
 from tests import strategies
 from tests.operators import lab as laboratory
 from tests.operators.lab import SIX_STEPS, Lab, foreign, reference_of, step_of
@@ -132,6 +133,19 @@ def test_a_dense_row_of_severe_steps_halts_once_and_what_follows_is_flagged() ->
     assert "4 of the last 6 steps were severe" in halts[0].reason
     flagged = [verdict.seq for verdict in monitored.verdicts if "after_halt" in verdict.flags]
     assert flagged == [5, 6, 7]
+
+
+def test_a_run_in_shadow_is_not_halted_and_says_that_it_would_have_been() -> None:
+    monitored = Lab()
+    monitored.state = replace(monitored.state, shadow=True)
+    monitored.feed(*(plain(0) for _ in range(6)))
+    assert monitored.interventions == []
+    flagged = [verdict.seq for verdict in monitored.verdicts if WOULD_HALT in verdict.flags]
+    assert flagged == [4, 5]
+    assert not any(AFTER_HALT in verdict.flags for verdict in monitored.verdicts)
+    monitored.state = replace(monitored.state, shadow=False)
+    monitored.feed(plain(0))
+    assert [act.intervention for act in monitored.interventions] == ["halt"]
 
 
 def test_generated_references_inform_and_never_intervene_or_halt() -> None:

@@ -28,10 +28,10 @@ from ontrack.topics.verdicts import (
     DeadLetter,
     Decision,
     Intervention,
-    InterventionName,
     Output,
     Scorecard,
     Verdict,
+    was_halted,
 )
 
 __all__ = [
@@ -51,7 +51,6 @@ __all__ = [
     "matches",
 ]
 
-IDS_KEPT_MAX: Final = 50_000  # of outputs: what comes twice comes soon after
 RECENT_MAX: Final = 100
 OUTPUTS_KEPT_MAX: Final = 1  # a run's page folds the run again, so nobody reads them here
 
@@ -74,19 +73,15 @@ class _Seen:
     started_ms: int
     last_ms: int
     last: Verdict | None = None
-    halted_at: int | None = None
     worst: int = 0
     trail: deque[int] = field(default_factory=lambda: deque(maxlen=TRAIL_MAX))
     scorecard: Scorecard | None = None
 
     def note(self, verdict: Verdict) -> None:
-        """Note a verdict; a halted run whose steps are not flagged any more was let go on."""
+        """Note a verdict."""
         self.last = verdict
         self.worst = max(self.worst, verdict.severity)
         self.trail.append(verdict.severity)
-        is_later = self.halted_at is not None and verdict.seq > self.halted_at
-        if is_later and "after_halt" not in verdict.flags:
-            self.halted_at = None
 
 
 class FleetModel:
@@ -114,7 +109,6 @@ class FleetModel:
         self._groups = Groups()
         self._minutes = MinuteCounts(minutes_max)
         self._verdicts: Counter[str] = Counter()
-        self._ids: OrderedDict[str, None] = OrderedDict()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
         self._outputs = self._repeated = self._dead_letters = 0
         # By run, the version of its last change, oldest first; forgotten runs stay for a while.
@@ -130,19 +124,16 @@ class FleetModel:
 
     def said(self, output: Output, time_ms: int) -> None:
         """Note an output; the same id again changes nothing."""
-        if output.id in self._ids:
+        if self._board.knows(output):
             self._repeated += 1
             return
-        self._ids[output.id] = None
-        if len(self._ids) > IDS_KEPT_MAX:
-            self._ids.popitem(last=False)
         self.version += 1
         self._outputs += 1
         self._minutes.said(output, time_ms)
+        self._board.said(output)
         if isinstance(output, DeadLetter):
             self._dead_letters += 1
             return
-        self._board.said(output)
         seen = self._seen.setdefault(output.run_id, _Seen(time_ms, time_ms))
         seen.started_ms = min(seen.started_ms, time_ms)
         seen.last_ms = max(seen.last_ms, time_ms)
@@ -151,11 +142,7 @@ class FleetModel:
             seen.note(output)
         elif isinstance(output, Scorecard):
             seen.scorecard = output
-            if output.interventions.get("halt") and not self._was_halted(output.run_id):
-                seen.halted_at = output.steps  # before this dashboard began
         else:
-            if isinstance(output, Intervention) and output.intervention is InterventionName.HALT:
-                seen.halted_at = output.seq
             self._note_recent(output, time_ms)
         self._build(output.run_id, seen)
 
@@ -211,10 +198,6 @@ class FleetModel:
                 break
             changed.append(run_id)
         return changed
-
-    def _was_halted(self, run_id: str) -> bool:
-        view = self._board.get(run_id)
-        return view is not None and "halt" in view.interventions
 
     def _note_recent(self, output: Intervention | Decision, time_ms: int) -> None:
         if isinstance(output, Intervention):
@@ -278,15 +261,16 @@ def _agent_of(view: RunView | None) -> str | None:
 
 def _row(view: RunView, seen: _Seen) -> RunRow:
     last, card = seen.last, seen.scorecard
-    halted = seen.halted_at is not None
     # A scorecard counts what was said before this dashboard began, too.
     acts = Counter(view.interventions) | Counter({} if card is None else card.interventions)
+    if "halt" not in view.interventions and card is not None and not was_halted(card):
+        del acts["halt"]  # a monitor in shadow mode kept it to itself
     return RunRow(
         run_id=view.run_id,
         agent=_agent_of(view),
         task_id=view.task_id,
         tenant=view.tenant,
-        state="ended" if view.outcome is not None else "halted" if halted else "open",
+        state=view.state,
         outcome=view.outcome,
         steps=view.steps,
         verdict=view.last_verdict,
@@ -295,7 +279,8 @@ def _row(view: RunView, seen: _Seen) -> RunRow:
         tool=None if last is None else last.tool,
         verdicts=dict(sorted(view.verdicts.items())),
         interventions=dict(sorted(acts.items())),
-        halted=halted,
+        halted=view.is_halted,
+        would_halt=view.would_have_halted is not None,
         blocked=view.blocked,
         trail=tuple(seen.trail),
         coverage=None if last is None else last.coverage,

@@ -48,6 +48,8 @@ class RunRow:
         How many by name.
     halted
         It was halted, ended or not, and nobody has let it go on.
+    would_halt
+        It is only watched, in shadow mode, and would have been halted.
     trail
         Severities of the last steps, oldest first, at most :data:`TRAIL_MAX`.
     coverage, rank_score, best_reference
@@ -72,6 +74,7 @@ class RunRow:
     verdicts: dict[str, int]
     interventions: dict[str, int]
     halted: bool
+    would_halt: bool
     blocked: int
     trail: tuple[int, ...]
     coverage: float | None

@@ -175,6 +175,8 @@ def cells(row: RunRow) -> Row:
 def _state(row: RunRow) -> str:
     """Return its state, and the last verdict where the chip beside it says something else."""
     state = f"{row.state}, halted" if row.halted and row.state == "ended" else row.state
+    if row.would_halt:
+        return f"{state}, would have halted"
     if row.state == "open" or row.verdict is None:
         return state
     return f"{state} after {row.verdict.replace('_', ' ')}"

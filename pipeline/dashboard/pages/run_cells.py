@@ -9,6 +9,7 @@ from ontrack.pipeline.dashboard.pages.text import money, number, run_href, shown
 from ontrack.pipeline.dashboard.pages.widgets import Row
 from ontrack.pipeline.dashboard.run.model import RunPicture, TimelineStep
 from ontrack.pipeline.terminal import printable
+from ontrack.topics.verdicts import WOULD_HALT
 
 EVENT_CHARACTERS_MAX = 8_000
 
@@ -19,6 +20,8 @@ def run_facts(picture: RunPicture) -> list[list[str]]:
     named = [agent.get("name") or agent.get("id"), agent.get("version")]
     last = picture.timeline[-1].verdict if picture.timeline else None
     state = picture.state if picture.outcome is None else f"{picture.state}: {picture.outcome}"
+    if picture.shadow and any(WOULD_HALT in step.flags for step in picture.timeline):
+        state = f"{state}, would have halted"
     facts: list[list[Any]] = [
         ["Last verdict", last, "verdict"],
         ["State", state],

@@ -136,7 +136,8 @@ def picture_of(fold: Fold, run_id: str, records: Iterable[Record]) -> RunPicture
 def _is_halted(watch: RunWatch) -> bool:
     # What was said, not what was thought: in shadow mode nobody halts.
     was_halted = any(act.intervention.value == "halt" for act in watch.interventions)
-    return was_halted and watch.state is not None and watch.state.abort.halted
+    state = watch.state
+    return was_halted and state is not None and state.abort.halted and not state.shadow
 
 
 def _notes(watch: RunWatch) -> list[str]:

@@ -65,6 +65,7 @@ def test_a_run_that_goes_from_ok_to_loop_to_its_end_is_one_row() -> None:
         verdicts={"LOOP": 1, "OK": 1},
         interventions={"halt": 1},
         halted=True,
+        would_halt=False,
         blocked=1,
         trail=(0, 2),
         coverage=0.5,

@@ -25,7 +25,15 @@ from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references, simulate_run, task_ids
 from ontrack.topics import codecs
 from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
-from ontrack.topics.verdicts import DeadLetter, Intervention, Output, Scorecard, Verdict
+from ontrack.topics.verdicts import (
+    SHADOW,
+    WOULD_HALT,
+    DeadLetter,
+    Intervention,
+    Output,
+    Scorecard,
+    Verdict,
+)
 from tests import strategies as fleets
 
 TOPIC = "ontrack.events"
@@ -311,8 +319,28 @@ def test_shadow_mode_says_the_same_verdicts_and_intervenes_never() -> None:
     quiet = folded(fresh_fold(intervene=False), events)
     assert any(isinstance(output, Intervention) for output in loud)
     verdicts = [output for output in loud if isinstance(output, Verdict)]
-    assert said(verdicts) == said(output for output in quiet if isinstance(output, Verdict))
+    unheard = [output for output in quiet if isinstance(output, Verdict)]
+    assert [plainly(output) for output in verdicts] == [plainly(output) for output in unheard]
     assert not any(isinstance(output, Intervention) for output in quiet)
+
+
+def plainly(verdict: Verdict) -> Verdict:
+    flags = tuple(flag for flag in verdict.flags if flag not in (SHADOW, WOULD_HALT))
+    return verdict.model_copy(update={"flags": flags})
+
+
+def test_what_a_monitor_in_shadow_mode_says_can_be_told_apart() -> None:
+    events = [*workplace_run("loop"), RunEnded(run_id="a")]
+    loud = folded(fresh_fold(), records(events))
+    quiet = folded(fresh_fold(intervene=False), records(events))
+    halts = [o.seq for o in loud if isinstance(o, Intervention) and o.intervention == "halt"]
+    verdicts = [output for output in quiet if isinstance(output, Verdict)]
+    assert halts == [output.seq for output in verdicts if WOULD_HALT in output.flags]
+    assert halts
+    assert all(SHADOW in output.flags for output in verdicts)
+    assert not any(SHADOW in output.flags for output in loud if isinstance(output, Verdict))
+    (card,) = [output for output in quiet if isinstance(output, Scorecard)]
+    assert {SHADOW, WOULD_HALT} <= set(card.flags)
 
 
 FAULTS = (None, "loop", "stall", "hallucination", "inversion", "irreversible", "retry")

@@ -20,7 +20,7 @@ from ontrack.pipeline.serving.sessions import PENDING_MAX, Sessions
 from ontrack.pipeline.serving.watchful import watchful
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.events import Agent, ErrorInfo, Event, Proposal, Step
+from ontrack.topics.events import Agent, ErrorInfo, Event, Proposal, RunResumed, Step
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Output
 
@@ -202,6 +202,30 @@ async def test_a_halt_outlives_the_session_that_was_forgotten() -> None:
         await room.call(number, args={"command": "pytest"})
     room.desk.sessions = Sessions(10)  # as after a restart with --record
     assert (await room.hook("before", call_id="y")).halt is not None
+
+
+async def test_a_session_that_was_let_go_on_elsewhere_is_not_halted_any_more() -> None:
+    room = Room()
+    for number in range(30):
+        await room.call(number, args={"command": "pytest"})
+    view = room.board.get("s")
+    assert view is not None
+    assert view.state == "halted"
+    await room.engine.take(codecs.encode(RunResumed(run_id="s")), "s", "another door")
+    for number in (30, 31):
+        step = Step(run_id="s", tool="Read", args={"file": f"{number}"}, result=f"text {number}")
+        await room.engine.take(codecs.encode(step), "s", "another door")
+    assert view.state == "open"
+    assert (await room.hook("before", call_id="x")).halt is None
+
+
+async def test_a_session_whose_hooks_only_watch_is_never_halted() -> None:
+    room = Room()
+    for number in range(30):
+        await room.call(number, Wish(shadow=True), args={"command": "pytest"})
+    view = room.board.get("s")
+    assert view is not None
+    assert (view.state, view.would_have_halted is not None) == ("open", True)
 
 
 async def test_a_run_without_a_session_can_be_let_go_on() -> None:
