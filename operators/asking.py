@@ -126,7 +126,8 @@ def _ask_by_identity(
     )
     contract = contracts.get(call.tool)
     if contract is None or not gate.is_irreversible(profile.gate, call.tool, contracts):
-        return answer  # what can be undone need not wait for what it builds on
+        # What can be undone need not wait for what it builds on.
+        return _by_policy(profile, knowledge, answer, call)
     reasons, evidence = gate.prerequisites(
         profile.artifacts, contract, standing.ledger, call, profile.show_arguments
     )
@@ -140,4 +141,14 @@ def _ask_by_identity(
     if answer.decision == "unknown" and contract.consumes:
         # No reference, but a contract whose demands are met.
         return replace(answer, decision="allow", evidence=evidence)
-    return answer
+    return _by_policy(profile, knowledge, answer, call)
+
+
+def _by_policy(
+    profile: Profile, knowledge: Knowledge, answer: GateAnswer, call: Call
+) -> GateAnswer:
+    """Let the policy for what is not known speak, where neither contract nor reference did."""
+    is_used = knowledge.values is not None and call.tool in knowledge.values.tools
+    if answer.decision != "unknown" or is_used:
+        return answer
+    return gate.by_policy(profile.gate, answer.effect)

@@ -33,6 +33,9 @@ from ontrack.topics.verdicts import Reason
 class GateParams:
     """Policy of the gate.
 
+    The first two are the paper's: a gate that compares identities
+    (:class:`ontrack.operators.identity.IdentityParams`) has settings of its own in their place.
+
     Parameters
     ----------
     match_cost_max
@@ -108,10 +111,10 @@ def check(
     contract = contracts.get(call.tool)
     if not is_irreversible(params, call.tool, contracts):
         if contract is None:
-            return _nothing_known(params, effect)
+            return by_policy(params, effect)
         return GateAnswer("allow", effect, (), (), None)
     if contract is None and references is None:
-        return _nothing_known(params, effect)
+        return by_policy(params, effect)
     reasons, evidence = prerequisites(artifact_params, contract, ledger, call, show_arguments)
     best: int | None = None
     if references is not None and transport is None:
@@ -156,7 +159,8 @@ def prerequisites(
     return reasons, tuple(sorted(evidence))
 
 
-def _nothing_known(params: GateParams, effect: Effect) -> GateAnswer:
+def by_policy(params: GateParams, effect: Effect) -> GateAnswer:
+    """Answer a call about which nothing is known."""
     if params.nothing_known == "allow":
         return GateAnswer("unknown", effect, (), (), None)
     text = (

@@ -14,6 +14,9 @@ from ontrack.topics.errors import InvalidSettings
 #: Set elsewhere: by the choice of a profile, and by the setting of the same name.
 NOT_HERE: Final = frozenset({"name", "show_arguments"})
 
+#: Settings of the paper's gate, and what a gate that compares identities has in their place.
+_IN_PLACE: Final = {"unknown_tools": "identity.undeclared", "match_cost_max": "identity.mode"}
+
 Params = TypeVar("Params")
 
 
@@ -32,9 +35,18 @@ def override(profile: Profile, values: Mapping[str, Any], key: str = "operators"
     Raises
     ------
     InvalidSettings
-        Naming the first key that does not exist, has the wrong type or is out of range.
+        Naming the first key that does not exist, has the wrong type or is out of range, or that
+        nothing would look at: who tightens a gate must not believe in vain that it is tight.
     """
-    return _changed(profile, values, key, NOT_HERE)
+    changed = _changed(profile, values, key, NOT_HERE)
+    for name, instead in _IN_PLACE.items():
+        is_set = getattr(changed.gate, name) != getattr(profile.gate, name)
+        if is_set and changed.identity is not None:
+            raise InvalidSettings(
+                f"{key}.gate.{name}: nothing looks at it in profile {profile.name!r}, whose gate "
+                f"compares identities; set {key}.{instead} instead"
+            )
+    return changed
 
 
 def _changed(

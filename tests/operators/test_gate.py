@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from ontrack.operators.gate import GateParams, effect_of, is_irreversible
-from ontrack.operators.profiles import Profile, paper
+from ontrack.operators.profiles import Profile, default, paper
+from ontrack.operators.values import compile_values
 from ontrack.topics.knowledge import Effect, Provenance, Reference, ToolContract
 from ontrack.topics.verdicts import Decision
 from tests import strategies
@@ -112,6 +113,42 @@ def test_where_nothing_is_known_the_policy_decides_and_says_so() -> None:
     assert closed.decision == "block"
     assert closed.reasons[0].signal == "policy"
     assert "load tool contracts" in closed.reasons[0].text
+
+
+@pytest.mark.parametrize(
+    ("contracts", "tool", "references", "open_", "closed"),
+    [
+        ((), "rm_all", None, "unknown", "block"),
+        ((ToolContract(name="rm_all", effect="write"),), "rm_all", None, "unknown", "block"),
+        ((ToolContract(name="rm_all", effect="destructive"),), "rm_all", None, "unknown", "block"),
+        ((ToolContract(name="rm_all", effect="read"),), "rm_all", None, "allow", "allow"),
+        (CONTRACTS, "rm_all", None, "unknown", "block"),
+        (CONTRACTS, "rm_all", Provenance.GOLD, "block", "block"),
+        ((), "edit_file", Provenance.GOLD, "unknown", "unknown"),  # the references use it
+        ((), "rm_all", Provenance.GOLD, "unknown", "block"),
+    ],
+)
+def test_the_default_gate_blocks_what_nothing_is_known_about_where_it_is_to(
+    contracts: tuple[ToolContract, ...],
+    tool: str,
+    references: Provenance | None,
+    open_: str,
+    closed: str,
+) -> None:
+    by_default = default("synthetic")
+    tight = replace(by_default, gate=replace(by_default.gate, nothing_known="block"))
+    for profile_, decision in ((by_default, open_), (tight, closed)):
+        lab = monitored(0, contracts, references, profile_)
+        if references is not None:
+            by_name = lab.state.knowledge.contracts
+            values = compile_values(profile_.values, [reference_of(SIX_STEPS)], by_name)
+            known = replace(lab.state.knowledge, values=values)
+            lab.state = replace(lab.state, knowledge=known)
+        found = lab.propose(foreign(1, tool=tool))
+        assert found.decision == decision
+        if (open_, decision) == ("unknown", "block"):
+            assert [reason.signal for reason in found.reasons] == ["policy"]
+            assert found.authority == "intervene"
 
 
 def test_the_frontier_is_that_of_the_coupling_now_in_both_directions() -> None:

@@ -88,6 +88,29 @@ def plain(params: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("gate", "instead"),
+    [
+        ({"unknown_tools": "reversible"}, "operators.identity.undeclared"),
+        ({"match_cost_max": 0.2}, "operators.identity.mode"),
+    ],
+)
+def test_a_setting_that_nothing_would_look_at_is_refused_with_the_one_that_works(
+    gate: dict[str, Any], instead: str
+) -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        override(default("x"), {"gate": gate})
+    assert "profile 'default'" in str(raised.value)
+    assert str(raised.value).endswith(f"set {instead} instead")
+    with pytest.raises(InvalidSettings, match="in profile 'paper'"):
+        override(paper("x"), {"gate": gate, "identity": True})
+    for fine in (
+        override(paper("x"), {"gate": gate}),
+        override(default("x"), {"gate": gate, "identity": False}),
+    ):
+        assert fine.gate == replace(paper("x").gate, **gate)
+
+
 @given(st.sampled_from([paper, default]), st.sampled_from([paper, default]))
 def test_a_profile_written_down_in_full_turns_any_other_into_it(of: Any, into: Any) -> None:
     assert override(into("x"), plain(of("x"))) == replace(of("x"), name=into("x").name)
