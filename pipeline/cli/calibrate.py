@@ -14,6 +14,7 @@ import click
 from ontrack.pipeline.blas import one_blas_thread
 from ontrack.pipeline.cli.measures import progress
 from ontrack.pipeline.cli.options import encoder_option, format_option, paths_argument, tools_option
+from ontrack.pipeline.cli.output import write_text
 from ontrack.pipeline.terminal import printable
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def command(
     written = datetime.now(UTC).isoformat(timespec="seconds")
     line = shlex.join(["ontrack", *sys.argv[1:]])
     text = settings_file(settings.encoder, found.operators, made, written, line)
-    out.write_text(text, encoding="utf-8")
+    write_text(str(out), text)
     _show(found.choices)
     click.echo(f"{out}: {made.runs:,} runs of {made.tasks:,} tasks, encoder {made.encoder}")
 

@@ -6,15 +6,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ontrack.pipeline.cli.options import json_option
+from ontrack.pipeline.cli.output import STDOUT, write_text
 from ontrack.pipeline.contracts.formats import AUTO, FORMATS
 from ontrack.pipeline.terminal import printable
-from ontrack.topics.errors import InvalidFile
 from ontrack.topics.schemas import KINDS
 
 if TYPE_CHECKING:
@@ -109,14 +108,7 @@ def schema(kind: str, out: str | None) -> None:
 
 
 def _write(out: str | None, text: str) -> None:
-    if out is None or out == "-":
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.flush()
-        return
-    try:
-        Path(out).write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InvalidFile(out, None, f"cannot be written: {error.strerror}") from error
+    write_text(STDOUT if out is None else out, text)
 
 
 def _tell_import(found: Import, out: str | None) -> None:

@@ -21,6 +21,7 @@ from ontrack.pipeline.cli.experiment import (
 )
 from ontrack.pipeline.cli.measures import progress
 from ontrack.pipeline.cli.options import encoder_option, format_option, paths_argument, tools_option
+from ontrack.pipeline.cli.output import write_text
 from ontrack.pipeline.terminal import printable
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def tables(seed: int, runs: int, campaign_tasks: int, out: Path | None, **option
     if out is None:
         click.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_text(str(out), text)
 
 
 def _tell_left_out(measures: Sequence[Measure]) -> None:

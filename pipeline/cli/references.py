@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,9 +19,10 @@ from ontrack.pipeline.cli.options import (
     tasks_option,
     tools_option,
 )
+from ontrack.pipeline.cli.output import opened
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.terminal import printable
-from ontrack.topics.errors import InvalidFile, InvalidInput
+from ontrack.topics.errors import InvalidInput
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
 if TYPE_CHECKING:
@@ -387,15 +387,8 @@ def _write(output: str | None, references: Sequence[Reference]) -> None:
         return
     from ontrack.topics import codecs
 
-    text = b"".join(codecs.encode(reference) + b"\n" for reference in references)
-    if output == "-":
-        sys.stdout.buffer.write(text)
-        sys.stdout.flush()
-        return
-    try:
-        Path(output).write_bytes(text)
-    except OSError as error:
-        raise InvalidFile(output, None, f"cannot be written: {error.strerror}") from error
+    with opened(output) as out:
+        out.writelines(codecs.encode(reference) + b"\n" for reference in references)
 
 
 def _tell_collisions(sets: MinedSets, split: bool) -> None:

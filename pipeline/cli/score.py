@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,9 +17,9 @@ from ontrack.pipeline.cli.options import (
     paths_argument,
     tools_option,
 )
+from ontrack.pipeline.cli.output import opened, write_text
 from ontrack.pipeline.settings import load_settings
 from ontrack.pipeline.terminal import drop_output, printable
-from ontrack.topics.errors import InvalidFile
 
 if TYPE_CHECKING:
     from ontrack.pipeline.scoring.recovered import RecoveryReport
@@ -150,7 +149,7 @@ def command(
                 _print_all((as_line(run), *as_lines(run)), files=html or junit)
         checks = check(report, {name: at for name, at in limits.items() if at is not None})
         if collected is not None and junit is not None:
-            with _opened(junit) as out:
+            with opened(junit) as out:
                 collected.write(out, checks)
     if as_json:
         told = {} if recovered is None else {"recovery": recovered.as_record()}
@@ -160,8 +159,7 @@ def command(
     if html is not None:
         from ontrack.pipeline.scoring.html import page
 
-        with _opened(html) as out:
-            out.write(page(report, paths, checks).encode("utf-8", "replace"))
+        write_text(html, page(report, paths, checks))
     if not as_json:
         _show(report, recovered, checks)
     _tell(apart, checks)
@@ -272,15 +270,6 @@ def _print_all(records: Iterable[Mapping[str, Any]], files: str | None) -> None:
         if files is None:
             raise
         drop_output()
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    try:
-        with Path(path).open("wb") as out:
-            yield out
-    except OSError as error:
-        raise InvalidFile(path, None, f"cannot be written: {error.strerror}") from error
 
 
 def _plain(text: str, width: int = _WIDTH_MAX) -> str:

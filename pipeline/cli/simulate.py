@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from typing import BinaryIO, get_args
+from typing import get_args
 
 import click
 
 from ontrack.operators.recovery import Fault
 from ontrack.pipeline.cli.options import broker_option, format_option, paths_argument
+from ontrack.pipeline.cli.output import STDOUT, opened
 from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.pipeline.workplace.injection import FaultKind, FaultPlan, inject_recorded
 from ontrack.topics import codecs
-from ontrack.topics.errors import InvalidFile
 from ontrack.topics.events import Step
 
 RUNS = 60
-_STDOUT = "-"
 
 
 @dataclass
@@ -104,7 +99,7 @@ def command(
     if broker is not None:
         _send(settings, events, rate_per_s)
     else:
-        with _opened(out or _STDOUT) as stream:
+        with opened(out or STDOUT) as stream:
             stream.writelines(event.raw + b"\n" for event in events)
     _tell(counts, bool(plans), bool(paths))
     if plans and rate is None and not counts.faults and "flaky" not in kinds:
@@ -218,42 +213,8 @@ def _send(settings: Settings, events: Iterable[SourceEvent], rate_per_s: float |
 def _write_references(path: str) -> None:
     from ontrack.pipeline.workplace import references
 
-    with _opened(path) as out:
+    with opened(path) as out:
         out.writelines(codecs.encode(reference) + b"\n" for reference in references())
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    """Open for writing; a file appears when it is whole, so it may be one that is being read."""
-    if path == _STDOUT:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        with _cannot_be_written(path), target.open("wb") as device:
-            yield device
-        return
-    with _cannot_be_written(path):
-        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(number, "wb") as out:
-            yield out
-        with _cannot_be_written(path):
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
-            Path(name).replace(target)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _cannot_be_written(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidFile(path, None, f"cannot be written: {error.strerror}") from error
 
 
 def _tell(counts: _Counts, faulty: bool, recorded: bool) -> None:
