@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ontrack.operators.names import TEXTS, KeyKind, key_kind
 from ontrack.operators.paths import joined
-from ontrack.operators.volatile import KeyKind, key_kind, mask
+from ontrack.operators.volatile import mask
 
 TEXT_CHARACTERS = 40
 """Longer values are texts: they are compared by what they mean, not by being the same."""
@@ -23,7 +24,7 @@ VALUE_CHARACTERS_MAX = 4096
 """Characters of one value that are looked at."""
 
 _VOLATILE, _AMBIGUOUS, _IDENTITY = KeyKind.VOLATILE, KeyKind.AMBIGUOUS, KeyKind.IDENTITY
-_MASKED = (KeyKind.FREE_TEXT, KeyKind.OTHER)  # no set: the hash of an enumeration is slow
+_MASKED = (KeyKind.OTHER, *TEXTS)
 
 
 class Leaves(NamedTuple):

@@ -13,18 +13,10 @@ from hashlib import blake2b
 from itertools import repeat
 from typing import Any
 
-# Prose, whatever its length. Addressees (to, from, url, path) are not in here on purpose.
-_PROSE = (
-    "body title subject reason reasons message messages content contents note notes description "
-    "thought thoughts reasoning rationale comment comments summary prompt question answer text "
-    "explanation feedback details query q expression"
-)
-_FREE_TEXT = frozenset(_PROSE.split())
 _DATE_OR_TIME = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}(?:[t ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:z|[+-]\d{2}:?\d{2})?)?"
     r"|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}|\d{1,2}:\d{2}(?::\d{2})?(?: ?[ap]m)?"
 )
-_WORD = re.compile(r"[a-z0-9]+")
 _LONG = 200
 _NAME, _PATH = 100, 400
 
@@ -46,18 +38,6 @@ def canonical_value(value: Any) -> str | None:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) <= 2**53 else repr(value)
     return str(value) if isinstance(value, int) else None
-
-
-def is_free_text(path: str) -> bool:
-    """Tell whether the last name of a path announces prose (``email_body``, ``Reason``)."""
-    return _is_free_text(path[-_NAME:])  # what a cache holds must not be as long as an event
-
-
-@lru_cache(maxsize=4096)  # names of arguments are few
-def _is_free_text(path: str) -> bool:
-    name = path.rsplit(".", 1)[-1].replace("[*]", "")
-    words = _WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
-    return bool(words) and words[-1] in _FREE_TEXT
 
 
 def scalars(value: Any, keys: bool = False) -> Iterator[tuple[str, Any]]:

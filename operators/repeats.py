@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 
+from ontrack.operators.failing import has_failed, says_error
 from ontrack.operators.limits import require
 from ontrack.operators.volatile import Written, identity_of, write_down
 from ontrack.topics.events import Step
@@ -179,9 +180,6 @@ class RepeatSignal:
 
 _SILENT = RepeatSignal()
 
-_FAILED = re.compile(
-    rb"\W{0,8}(?:error|exception|traceback|failed|failure|fatal|usage:)(?!\w)", re.IGNORECASE
-)
 _NOTHING = re.compile(
     rb"\s*(?:\[\s*\]|\{\s*\}|null|none|nothing|empty|0)\s*\Z"
     rb"|\b(?:no|0|zero) (?:\w+ ){0,3}?(?:results?|match(?:es)?|items?|entries|rows|records|hits"
@@ -233,7 +231,7 @@ def step(
 
     failed, repeated = False, place >= 0
     if result_place >= 0:
-        failed = event.error is not None or _FAILED.match(answer) is not None
+        failed = has_failed(event.error, answer)
         repeated = repeated or _is_soft(params, contract, failed, answer)
     grown = _remembering(params, state, seq, call, place, result, result_place)
     if not repeated:
@@ -272,7 +270,7 @@ def _is_soft(
 
 def _says_under_way(params: RepeatParams, answer: bytes) -> bool:
     """Tell whether a result says that work goes on: in a few words, or in a field of a record."""
-    if _FAILED.match(answer) is not None:
+    if says_error(answer):
         return False
     if len(answer) <= params.short_bytes_max:
         return _UNDER_WAY.search(answer) is not None

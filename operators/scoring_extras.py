@@ -14,25 +14,18 @@ budget, and compared: a shortfall is an error of ours and is raised, not hidden 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+from ontrack.operators.failing import has_failed
 from ontrack.operators.scoring_repeats import HASH_BYTES, find, name_hash
 from ontrack.operators.volatile import canonical_arguments, canonical_result
 from ontrack.topics.events import Step
 from ontrack.topics.knowledge import ToolContract
 
 _PAIR_BYTES = 2 * HASH_BYTES
-# Hosts that know no errors say so in the result's first word; as the name of a field it says so
-# only where the field holds something: `{"error": null}` and `{"failed": 0}` say the contrary.
-_SAYS_ERROR = re.compile(
-    rb"\W{0,8}(?:error|exception|traceback|failed|failure|fatal)(?!\w)"
-    rb"(?!\"\s*:\s*(?:null|none|false|0(?:\.0)?|\"\"|\[\s*\]|\{\s*\})\s*[,}])",
-    re.IGNORECASE,
-)
 
 
 class InternalError(AssertionError):
@@ -121,11 +114,11 @@ def step(
     failed = memory.failed
     if failed_at >= 0:
         failed = failed[:failed_at] + failed[failed_at + HASH_BYTES :]
-    has_failed = event.error is not None or _SAYS_ERROR.match(call.result) is not None
-    if has_failed:
+    failed_now = has_failed(event.error, call.result)
+    if failed_now:
         failed = (failed + digest)[-calls_max * HASH_BYTES :]
     pairs = memory.pairs if known else (memory.pairs + pair)[-calls_max * _PAIR_BYTES :]
-    return CallMemory(pairs, failed, has_failed), kind
+    return CallMemory(pairs, failed, failed_now), kind
 
 
 def counted(extras: Extras, kind: ExtraKind) -> Extras:

@@ -14,7 +14,8 @@ from typing import Any
 
 from ontrack.operators.artifacts import parsed_result
 from ontrack.operators.limits import require
-from ontrack.operators.paths import canonical_value, is_free_text, joined, plain_path, scalars
+from ontrack.operators.names import is_prose
+from ontrack.operators.paths import canonical_value, joined, plain_path, scalars
 from ontrack.operators.sightings import SeenValues, SightingParams, find, see
 from ontrack.topics.events import Call
 from ontrack.topics.knowledge import Reference, ToolContract
@@ -81,7 +82,7 @@ def identity_arguments(
             found[Argument(_BEYOND, "")] = None
             break
         if wanted is None:
-            if is_free_text(path):
+            if is_prose(path):
                 continue
         elif not any(path == want or path.startswith((want + ".", want + "[")) for want in wanted):
             continue
@@ -95,7 +96,7 @@ def identity_arguments(
 
 def _argument_scalars(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in args.items():
-        is_data = isinstance(value, str) and not is_free_text(name)
+        is_data = isinstance(value, str) and not is_prose(name)
         shown = joined("", name)
         data = parsed_result(value) if is_data else value
         if not isinstance(data, dict | list | tuple):

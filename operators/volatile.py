@@ -7,11 +7,10 @@ text work on bytes: linear in their number, bounded by a limit, and masking twic
 from __future__ import annotations
 
 import re
-from enum import Enum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ontrack.operators.canonical import canonical_json
+from ontrack.operators.names import TEXTS, KeyKind, key_kind
 from ontrack.topics.events import ErrorInfo
 
 #: Stands where something volatile was. No pattern below matches it or starts or ends beside it,
@@ -19,37 +18,7 @@ from ontrack.topics.events import ErrorInfo
 MARK = b"\x1a"
 
 
-class KeyKind(Enum):
-    """What an argument's name says about its value."""
-
-    VOLATILE = "volatile"  # new on every call, whatever the call is about
-    AMBIGUOUS = "ambiguous"  # the same, unless nothing else says what the call is about
-    IDENTITY = "identity"  # what the call is about
-    FREE_TEXT = "free text"
-    OTHER = "other"
-
-
-_NAME = 100
 _IS_VOLATILE, _IS_AMBIGUOUS, _IS_IDENTITY = KeyKind.VOLATILE, KeyKind.AMBIGUOUS, KeyKind.IDENTITY
-
-
-# Names without their underscores, in lower case.
-_VOLATILE = re.compile(
-    r"(?:tool)?callid|requestid|traceid|spanid|correlationid|idempotencykey|nonce|ts|timestamp|now"
-)
-_AMBIGUOUS = re.compile(r"id|uuid|guid|time")
-_FREE_TEXT = re.compile(
-    r"q|query|question|prompt|text|body|title|subject|message|content|notes?|description|reason"
-    r"|thoughts?|expression|comment|summary|answer|code|script|source|command|cmd|action|input"
-    r"|pattern|regex|sql|date|day|start|end|from|to"
-)
-_IDENTITY = re.compile(
-    r"paths?|files?|filename|filepath|dir|directory|folder|ur[li]s?|link|href|keys?|ids|email"
-    r"|number|address"
-)
-_IDENTITY_ENDING = re.compile(
-    r".*(?:_(?:ids?|paths?|files?|dir|url|uri|key|number|email)|[a-z](?:Ids?|Path|File|Url|Key))"
-)
 
 # Every pattern begins with one character or class, which the engine searches at memory speed; the
 # look-behind that belongs before it stands after it. Repeats are bounded or possessive.
@@ -125,25 +94,6 @@ def _mask_values(text: bytes) -> bytes:
     ):
         text = _DURATION.sub(MARK, text)
     return text
-
-
-def key_kind(name: str) -> KeyKind:
-    """Tell what an argument's name says about its value; spelling and case do not matter."""
-    return _key_kind(name[-_NAME:])  # what a cache holds must not be as long as an event
-
-
-@lru_cache(maxsize=4096)  # names of arguments are few
-def _key_kind(name: str) -> KeyKind:
-    plain = name.lower().replace("_", "").replace("-", "")
-    if _VOLATILE.fullmatch(plain):
-        return KeyKind.VOLATILE
-    if _AMBIGUOUS.fullmatch(plain):
-        return KeyKind.AMBIGUOUS
-    if _FREE_TEXT.fullmatch(plain):
-        return KeyKind.FREE_TEXT
-    if _IDENTITY.fullmatch(plain) or _IDENTITY_ENDING.fullmatch(name):
-        return KeyKind.IDENTITY
-    return KeyKind.OTHER
 
 
 def canonical_arguments(
@@ -284,7 +234,7 @@ def _object_in(name: str, value: Any) -> str:
     if type(value) is not str:
         return ""
     kind = key_kind(name)
-    if kind is KeyKind.FREE_TEXT:
+    if kind in TEXTS:
         return " ".join([word for word in value[:4096].split() if "/" in word or "@" in word])
     return value if len(value) <= 80 and kind is KeyKind.OTHER else ""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ontrack.operators.artifacts import parsed_result
 from ontrack.operators.identity import IdentityParams, is_effectful
-from ontrack.operators.paths import is_free_text
+from ontrack.operators.names import is_prose
 from ontrack.topics.events import Step
 from ontrack.topics.knowledge import ToolContract
 
@@ -183,7 +183,7 @@ def _is_id(name: str, value: Any) -> bool:
         isinstance(value, str)
         and 3 <= len(value) <= 80
         and " " not in value
-        and not is_free_text(name)
+        and not is_prose(name)
         and not _is_date(value)
         and any(character.isdigit() or character in "@_#/" for character in value)
     )

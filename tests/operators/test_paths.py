@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ontrack.operators.paths import canonical_value, is_free_text, plain_path, scalars
+from ontrack.operators.paths import canonical_value, plain_path, scalars
 from tests import strategies
 
 
@@ -24,16 +24,6 @@ def test_a_path_joins_names_and_hides_indices() -> None:
 
 def test_a_contracts_path_is_written_as_places_are() -> None:
     assert plain_path("$.args.items[0].id") == plain_path("items[*].id") == "items[*].id"
-
-
-@pytest.mark.parametrize("path", ["body", "email_body", "emailBody", "order.Reason", "notes[*]"])
-def test_the_last_word_of_a_name_tells_prose(path: str) -> None:
-    assert is_free_text(path)
-
-
-@pytest.mark.parametrize("path", ["to", "url", "path", "reason_code", "message_id", ""])
-def test_names_of_addressees_and_ids_are_not_prose(path: str) -> None:
-    assert not is_free_text(path)
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, "3"), (3.0, 3), ("A  b", "a b"), (" #W1 ", "#w1")])

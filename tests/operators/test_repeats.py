@@ -123,6 +123,14 @@ def test_the_same_short_success_for_other_arguments_is_work(result: Any) -> None
     assert found([call("think", result, thought=f"so {n}") for n in range(40)]) == (None, None)
 
 
+@pytest.mark.parametrize("result", [{"error": None, "stored": 3}, {"failed": 0, "passed": 12}])
+def test_a_field_that_says_there_was_no_error_is_no_failure(result: Any) -> None:
+    run = [call("store", result, order=f"A-{n}") for n in range(9)]
+    assert found(run) == (None, None)
+    told = {"error": "no such order", "stored": 0}
+    assert found([call("store", told, order=f"A-{n}") for n in range(9)])[0] is not None
+
+
 def test_contracts_say_whether_nothing_is_an_answer() -> None:
     run = [call("put", "not found", query=f"a {n}") for n in range(9)]
     assert found(run, {"put": ToolContract(name="put", effect="write")}) == (4, 7)

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from ontrack.operators.volatile import (
     MARK,
-    KeyKind,
     canonical_arguments,
     canonical_result,
     identity_of,
-    key_kind,
     mask,
 )
 from ontrack.topics.events import ErrorInfo
@@ -177,18 +175,6 @@ def test_what_a_call_is_about_is_never_masked() -> None:
     declared = ("args.ref.value",)
     assert arguments_of({"ref": UUID}) == arguments_of({"ref": OTHER_UUID})
     assert arguments_of({"ref": UUID}, declared) != arguments_of({"ref": OTHER_UUID}, declared)
-
-
-def test_names_of_arguments_are_told_apart() -> None:
-    kinds = {
-        KeyKind.VOLATILE: ("nonce", "requestId", "REQUEST_ID", "ts"),
-        KeyKind.AMBIGUOUS: ("id", "uuid", "time"),
-        KeyKind.IDENTITY: ("path", "order_id", "orderId", "file_path", "url"),
-        KeyKind.FREE_TEXT: ("query", "body", "thought", "date"),
-        KeyKind.OTHER: ("paid", "grid", "limit", "city", ""),
-    }
-    for kind, names in kinds.items():
-        assert {name: key_kind(name) for name in names} == dict.fromkeys(names, kind)
 
 
 def test_identity_is_ids_and_paths_then_short_values_then_paths_in_commands() -> None:
