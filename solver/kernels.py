@@ -31,7 +31,8 @@ def use(choice: Choice) -> Literal["numpy", "numba"]:
     """Choose the kernel of this process, before its first event; return the one now in force.
 
     The compiled one is compiled, or loaded from numba's cache, and called once in here, so no event
-    ever waits for that. May be called again; a kernel that was loaded stays loaded.
+    ever waits for that. May be called again: the same choice changes nothing, at no moment, so
+    another thread may be solving meanwhile.
 
     Parameters
     ----------
@@ -54,14 +55,16 @@ def use(choice: Choice) -> Literal["numpy", "numba"]:
         raise ValueError(
             'the kernel numba needs numba: pip install "ontrack[fast]", or choose auto or numpy'
         )
-    _in_force = None
+    chosen: ModuleType | None = None
     if wanted:
         try:
-            _in_force = _load()
+            chosen = _load() if _in_force is None else _in_force
         except ImportError as error:
             if choice == "numba":
                 raise
             warnings.warn(f"numba cannot be imported, numpy is used: {error}", stacklevel=2)
+    # In one assignment: another thread may be folding with the one in force.
+    _in_force = chosen
     return "numpy" if _in_force is None else "numba"
 
 
@@ -89,7 +92,7 @@ class Iteration(NamedTuple):
     residual : (K,)
         Largest change of log u at each reference's last iteration.
     moved : (K,)
-        Largest change of an entry of each plan; 0 where the plan grew by a row.
+        Largest change of an entry of each plan.
     """
 
     coupling: Coupling
@@ -118,7 +121,7 @@ def iterate(
     Parameters
     ----------
     coupling
-        With as many rows as there are steps, or one fewer: then an empty one is appended.
+        With as many rows as there are steps.
     cost, distance, age, mu, marginal
         As for :func:`ontrack.solver.converged.solve`.
     iterations_max, tolerance

@@ -16,6 +16,8 @@ from ontrack.operators.state import RunState
 class RunStore(MutableMapping[str, RunState]):
     """Open runs by id.
 
+    One thread writes at a time; others may read meanwhile and find every run, as it is or was.
+
     Parameters
     ----------
     warm_max
@@ -39,28 +41,33 @@ class RunStore(MutableMapping[str, RunState]):
         state = self._warm.get(run_id)
         if state is not None:
             return state
-        return self._thaw(self._cold[run_id])
+        held = self._cold.get(run_id)
+        if held is None:  # it came back between the two looks, or there is none
+            return self._warm[run_id]
+        return self._thaw(held)
 
     def __setitem__(self, run_id: str, state: RunState) -> None:
-        self._cold.pop(run_id, None)
         self._warm[run_id] = state
         self._warm.move_to_end(run_id)
+        self._cold.pop(run_id, None)
         while len(self._warm) > self._warm_max:
-            idle, held = self._warm.popitem(last=False)
+            # At every moment it stands in one of both: the gate may ask while a thread folds.
+            idle, held = next(iter(self._warm.items()))
             self._cold[idle] = snapshot.dump(held, 0)
+            del self._warm[idle]
 
     def __delitem__(self, run_id: str) -> None:
-        if run_id in self._warm:
-            del self._warm[run_id]
-        else:
-            del self._cold[run_id]
+        found = self._warm.pop(run_id, None) is not None
+        found = self._cold.pop(run_id, None) is not None or found
+        if not found:
+            raise KeyError(run_id)
 
     def __contains__(self, run_id: object) -> bool:
-        return run_id in self._warm or run_id in self._cold
+        # Looked for in the warm ones again: it may come back between the first two looks.
+        return run_id in self._warm or run_id in self._cold or run_id in self._warm
 
     def __iter__(self) -> Iterator[str]:
-        yield from list(self._cold)
-        yield from list(self._warm)
+        yield from dict.fromkeys([*self._cold, *self._warm, *self._cold])
 
     def __len__(self) -> int:
         return len(self._warm) + len(self._cold)

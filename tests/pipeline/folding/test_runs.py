@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +46,39 @@ def test_a_run_that_was_put_away_comes_back_with_its_next_event() -> None:
     assert (small.runs.cold, state.runs.cold) == (2, 0)
     assert len(small.runs) == len(state.runs) == 4
     assert set(small.runs) == set(state.runs)
+
+
+def test_a_run_is_found_at_every_moment_while_others_come_and_go() -> None:
+    _, state = outputs(SMALL, list(simulate_run(task_ids()[0], 1, run_id="old").events[:3]))
+    runs = state.runs
+    run = runs["old"]
+    missed: list[str] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            if "old" not in runs or runs.get("old") is None or "old" not in list(runs):
+                missed.append("old")
+
+    reader = threading.Thread(target=look)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        reader.start()
+        for number in range(300):
+            runs[f"other-{number % 3}"] = run
+            runs["old"] = runs["old"]
+    finally:
+        done.set()
+        reader.join()
+        sys.setswitchinterval(interval)
+    assert missed == []
+    assert sorted(runs) == ["old", "other-0", "other-1", "other-2"]
+    assert len(runs) == 4
+    del runs["old"]
+    assert "old" not in runs
+    with pytest.raises(KeyError):
+        del runs["old"]
 
 
 @settings(max_examples=8, deadline=None)
