@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from ontrack.solver.arrays import TINY, Bools, Floats
-from ontrack.solver.compiled_parts import SUMS, entry, exp, inner, log, logs, median, part, sum_of
+from ontrack.solver.compiled_parts import SUMS, entry, exp, inner, log, logs, part, sum_of
 from ontrack.solver.compiled_step import advance as advance
 
 # Not read-only, though inputs are never written to: numba finds the one exact match fastest.
@@ -256,8 +256,7 @@ def iterate(
 
     Parameters
     ----------
-    plan, u : (K, t, M) and (K, t), or one row fewer
-        A last row that is missing is taken for empty, its scaling for the median of the others.
+    plan, u : (K, t, M) and (K, t)
     v ... tolerance
         As for :func:`ontrack.solver.kernels.iterate`, arrays and parameters one by one.
     frozen : (K,)
@@ -271,27 +270,22 @@ def iterate(
         Scaling iterations until the last reference stopped; -1, and no results, if a cost, distance
         or age is not finite.
     """
-    count, old, width = plan.shape
-    steps = len(mu)
+    count, steps, width = plan.shape
     before, after, rows = np.empty(steps), np.empty(steps), np.empty(steps)
     of_steps, row_target = np.empty(steps), np.empty(steps)
     column_target, of_nodes = np.empty(width), np.empty(width)
-    padded, kernel = np.zeros((steps, width)), np.empty((steps, width))
-    total = np.empty((steps, width))
+    kernel, total = np.empty((steps, width)), np.empty((steps, width))
     _power(mu, exponent, row_target)
     iterations = 0
     for k in range(count):
-        padded[:old] = plan[k]
-        new_u[k, :old] = u[k]
-        if old < steps:
-            new_u[k, old] = median(u[k])
+        new_u[k] = u[k]
         new_v[k] = v[k]
-        new_plan[k] = padded
+        new_plan[k] = plan[k]
         if frozen[k]:
             continue
         _linear_cost(
             distance,
-            padded,
+            plan[k],
             structure[k],
             cost[k],
             age,
@@ -321,8 +315,8 @@ def iterate(
             after,
         )
         iterations = max(iterations, turns)
-        _blend(kernel, new_u[k], new_v[k], gamma, padded, new_plan[k])
-        moved[k] = 0.0 if old < steps else _furthest(padded, new_plan[k])
+        _blend(kernel, new_u[k], new_v[k], gamma, plan[k], new_plan[k])
+        moved[k] = _furthest(plan[k], new_plan[k])
     return iterations
 
 

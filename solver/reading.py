@@ -157,7 +157,7 @@ class Advance(NamedTuple):
     reading
         What the event's signals are made of.
     inner_iterations : int
-        As in :class:`ontrack.solver.streaming.StreamingInfo`.
+        Scaling iterations until the last reference stopped.
     tolerance : float
         Change of log u at which scaling stops.
     """
@@ -169,12 +169,15 @@ class Advance(NamedTuple):
 
     @property
     def inner_residual(self) -> float:
-        """As in :class:`ontrack.solver.streaming.StreamingInfo`."""
+        """Largest change of log u, over all references, at their last iteration."""
         return self.reading.residual
 
     @property
     def converged(self) -> bool:
-        """As in :class:`ontrack.solver.streaming.StreamingInfo`."""
+        """Whether every reference met the tolerance.
+
+        Not converging is normal here: the next event goes on from where this one stopped.
+        """
         return self.inner_residual < self.tolerance
 
     @property

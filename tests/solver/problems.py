@@ -16,8 +16,8 @@ from ontrack.solver.problem import (
     empty_coupling,
     pack_references,
 )
-from ontrack.solver.streaming import step
 from tests import reference as twin
+from tests.solver.one_step import step
 
 Edges = list[tuple[int, int]]
 

@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 from ontrack.solver.converged import ConvergedSolve, finalise, solve
 from ontrack.solver.objective import objective, row_leakage
 from ontrack.solver.problem import SolverParams, empty_coupling
-from ontrack.solver.streaming import step
 from tests import reference as twin
+from tests.solver.one_step import step
 from tests.solver.problems import Problem, alone, pack, problems, sealed, solver_params
 
 # Tolerances are spelt out: these tests are about fixed points, whatever the defaults are.

@@ -20,8 +20,8 @@ from ontrack.solver.objective import (
     row_mass,
 )
 from ontrack.solver.problem import SolverParams, empty_coupling
-from ontrack.solver.streaming import step
 from tests import reference as twin
+from tests.solver.one_step import step
 from tests.solver.problems import pack
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ from ontrack.solver import relaxed
 from ontrack.solver.frontier import frontier
 from ontrack.solver.objective import diagnostic_loss, linearise
 from ontrack.solver.problem import SolverParams, empty_coupling
-from ontrack.solver.streaming import step
 from tests import reference as twin
+from tests.solver.one_step import step
 from tests.solver.problems import Problem, pack, problems, solver_params
 
 

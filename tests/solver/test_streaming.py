@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from ontrack.solver.frontier import frontier
 from ontrack.solver.objective import row_leakage
 from ontrack.solver.problem import Coupling, SolverParams, empty_coupling
-from ontrack.solver.streaming import advance, step
+from ontrack.solver.streaming import advance
 from tests import reference as twin
+from tests.solver.one_step import step
 from tests.solver.problems import (
     Problem,
     alone,
@@ -298,22 +299,14 @@ def test_steps_and_nodes_without_mass_stay_empty() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(steps_max=4))
-def test_a_step_writes_to_none_of_its_inputs(problem: Problem) -> None:
+def test_an_event_writes_to_none_of_its_inputs(problem: Problem) -> None:
     arrays, params = problem.arrays, SolverParams()
     shape = (arrays.count, problem.steps - 1, arrays.width)
     before = Coupling(
         sealed(np.zeros(shape)), sealed(np.ones(shape[:2])), sealed(arrays.valid.astype(float))
     )
-    after, _ = step(
-        params,
-        arrays,
-        before,
-        sealed(problem.padded_cost),
-        sealed(problem.distance),
-        sealed(problem.ages[-1]),
-        sealed(problem.mu),
-        sealed(arrays.nu),
-    )
+    now = problem.padded_cost, problem.distance, problem.ages[-1], problem.mu
+    after = advance(params, arrays, before, *map(sealed, now)).coupling
     assert not np.shares_memory(after.plan, before.plan)
     assert not np.shares_memory(after.v, before.v)
 
@@ -325,29 +318,20 @@ def test_a_step_writes_to_none_of_its_inputs(problem: Problem) -> None:
         (1, (2, 2), "distance"),
         (2, (3,), "age"),
         (3, (3,), "mu"),
-        (4, (1, 3), "marginal"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_by_name(
     position: int, shape: tuple[int, ...], name: str
 ) -> None:
     arrays = pack((twin.Reference(2, []),))
-    inputs = [np.zeros((1, 1, 2)), np.zeros((1, 1)), np.zeros(1), np.ones(1), arrays.nu]
+    inputs = [np.zeros((1, 1, 2)), np.zeros((1, 1)), np.zeros(1), np.ones(1)]
     inputs[position] = np.zeros(shape)
     with pytest.raises(ValueError, match=f"{name} has shape"):
-        step(SolverParams(), arrays, empty_coupling(arrays), *inputs)
+        advance(SolverParams(), arrays, empty_coupling(arrays), *inputs)
 
 
 def test_a_cost_that_is_not_a_number_is_refused() -> None:
     arrays = pack((twin.Reference(1, []),))
+    inputs = np.full((1, 1, 1), np.nan), np.zeros((1, 1)), np.zeros(1), np.ones(1)
     with pytest.raises(ValueError, match="must be finite"):
-        step(
-            SolverParams(),
-            arrays,
-            empty_coupling(arrays),
-            np.full((1, 1, 1), np.nan),
-            np.zeros((1, 1)),
-            np.zeros(1),
-            np.ones(1),
-            arrays.nu,
-        )
+        advance(SolverParams(), arrays, empty_coupling(arrays), *inputs)
