@@ -8,10 +8,8 @@ an output that is repeated later (workers do that after a crash) changes nothing
 * A run starts with its earliest verdict, intervention or scorecard, whichever is read first, and is
   open, in the group of that output, until its scorecard.
 * Everything else counts in the minute and the group of the output that says it.
-* Halted are runs whose scorecard counts a halt that was said. One that ended otherwise than by
-  success saved what it is shorter than the mean of the runs of its group that failed or were
-  cancelled without a halt, up to the same minute: ``max(0, mean - steps)``, where there are at
-  least ``baseline_runs_min``.
+* Halted are runs whose scorecard counts a halt that was said. What they saved is estimated by
+  :mod:`ontrack.operators.savings`, against the lost runs of the group up to the same minute.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from rpds import HashTrieMap
 
 from ontrack.operators.fleet_lines import Due, made
 from ontrack.operators.fleet_state import Base, FleetParams, FleetState, Run, Window
+from ontrack.operators.savings import Part, part_of
 from ontrack.topics.fleet import MINUTE_MS, OTHERS, GroupKey, group_of
 from ontrack.topics.verdicts import (
     Decision,
@@ -129,12 +128,12 @@ def _count_late(window: Window) -> Window:
 
 def _finished(window: Window, card: Scorecard) -> Window:
     """Count a run that ended."""
-    halted = was_halted(card)
-    is_lost = card.outcome in ("failure", "cancelled") and not halted
+    part = part_of(card.outcome, was_halted(card))
+    is_lost = part is Part.LOST
     cost = card.cost_usd
     if cost is not None and math.isfinite(cost) and abs(cost) <= _COST_MAX:
         window = replace(window, cost=_plus(window.cost, card.outcome, round(cost * _MICRO)))
-    if halted and card.outcome != "success":
+    if part is Part.STOPPED:
         window = replace(window, halted=_plus(window.halted, card.steps))
     return replace(
         window,

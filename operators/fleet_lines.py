@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rpds import HashTrieMap
 
 from ontrack.operators.fleet_state import Base, FleetParams, FleetState, Window
+from ontrack.operators.savings import steps_saved
 from ontrack.topics.fleet import MINUTE_MS, FleetAggregate, FleetGroup, GroupKey, line_id, minute_at
 
 _MICRO = 1_000_000
@@ -36,15 +37,9 @@ class _Running:
         self.lost_steps += window.lost_steps
 
     def saved_steps(self, window: Window, runs_min: int) -> float:
-        """Return what halted runs are shorter than the mean of the failed ones."""
-        if self.lost_runs < runs_min:
-            return 0.0
-        # In whole numbers: the sum is the same in any order.
-        shorter = sum(
-            max(0, self.lost_steps - steps * self.lost_runs) * runs
-            for steps, runs in window.halted.items()
-        )
-        return round(shorter / self.lost_runs, _SAVED_DIGITS)
+        """Return what halted runs saved; 0 where that cannot be told."""
+        saved = steps_saved(window.halted.items(), self.lost_runs, self.lost_steps, runs_min)
+        return round(saved / self.lost_runs, _SAVED_DIGITS) if saved else 0.0
 
 
 def made(params: FleetParams, state: FleetState, partition: int | None) -> Due:

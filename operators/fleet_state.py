@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from rpds import HashTrieMap
 
+from ontrack.operators.savings import RUNS_MIN
 from ontrack.topics.errors import InvalidSettings, InvalidSnapshot
 from ontrack.topics.fleet import MINUTE_MS, NAME_MAX, GroupKey
 
@@ -62,7 +63,7 @@ class FleetParams:
     seq_max: int = 8192
     ids_per_run_max: int = 1024
     ids_max: int = 200_000
-    baseline_runs_min: int = 5
+    baseline_runs_min: int = RUNS_MIN
     minutes_max: int = 60
 
     def __post_init__(self) -> None:

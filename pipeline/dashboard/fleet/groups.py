@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from ontrack.operators.savings import Part, part_of, steps_saved
 from ontrack.pipeline.dashboard.fleet.rows import FLAGGED, RunRow
 
 GroupKind = Literal["agent", "task", "tenant", "reference"]
@@ -20,7 +21,6 @@ _USD_MAX: Final = 1e12
 _MILLI: Final = 1000
 _OF_RUN: Final = 7  # parts of a group that are sums over runs
 _PARTS: Final = _OF_RUN + 4
-BASELINE_RUNS_MIN: Final = 5
 _Whose = tuple[str | None, str | None, str | None]
 
 
@@ -35,10 +35,8 @@ class Group:
     lost_usd
         Cost of ended runs that failed or were halted.
     saved_steps, saved_usd
-        How much shorter halted runs that ended without success are than the mean of those runs of
-        the same agent, task and tenant that failed or were cancelled without a halt, where at least
-        :data:`BASELINE_RUNS_MIN` of these are known; and that at their mean cost of a step. An
-        estimate, as on ``ontrack.fleet``.
+        What halts saved by the estimate of :mod:`ontrack.operators.savings`, as on
+        ``ontrack.fleet``; and that at the mean cost of a step of the runs compared with.
     compared, uncompared
         Halted runs that ended without success, and could be compared with enough others or not.
     """
@@ -69,14 +67,14 @@ class _Savings:
 
     def count(self, row: RunRow, sign: int) -> None:
         self.runs += sign
-        was_halted = "halt" in row.interventions
-        if row.state != "ended" or row.outcome == "success":
+        if row.state != "ended":
             return
-        if was_halted:
+        part = part_of(row.outcome or "unknown", "halt" in row.interventions)
+        if part is Part.STOPPED:
             self.halted[row.steps] += sign
             if not self.halted[row.steps]:
                 del self.halted[row.steps]
-        elif row.outcome in ("failure", "cancelled"):
+        elif part is Part.LOST:
             self.lost_runs += sign
             self.lost_steps += sign * row.steps
             self.lost_nano += sign * _nano(row.cost_usd or 0.0)
@@ -87,12 +85,9 @@ class _Savings:
         Whole numbers: they are added and taken away.
         """
         halted_runs = self.halted.total()
-        if self.lost_runs < BASELINE_RUNS_MIN or not self.lost_steps:
+        shorter = steps_saved(self.halted.items(), self.lost_runs, self.lost_steps)
+        if shorter is None:
             return 0, 0, 0, halted_runs
-        shorter = sum(
-            max(0, self.lost_steps - steps * self.lost_runs) * runs
-            for steps, runs in self.halted.items()
-        )
         return (
             shorter * _MILLI // self.lost_runs,
             shorter * self.lost_nano // (self.lost_runs * self.lost_steps),
