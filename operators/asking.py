@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from ontrack.operators import allowance, gate, identity
 from ontrack.operators.findings import gate_authority
-from ontrack.operators.gate import GateAnswer
-from ontrack.operators.judging import Knowledge, provenance_of
+from ontrack.operators.gate import GateFinding
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.ledger import LedgerState
 from ontrack.operators.prefix import Hops
 from ontrack.operators.profiles import Profile
@@ -51,7 +51,7 @@ def needs_asking(profile: Profile, knowledge: Knowledge, tool: str) -> bool:
 
 def ask(
     profile: Profile, knowledge: Knowledge, standing: Standing, call: Call, vectors: StepVectors
-) -> GateAnswer:
+) -> GateFinding:
     """Answer a call against the run before it.
 
     A run that was told to stop may look around, and change nothing any more.
@@ -65,8 +65,8 @@ def ask(
 
 
 def within_allowance(
-    knowledge: Knowledge, seen: SeenValues, call: Call, answer: GateAnswer
-) -> GateAnswer:
+    knowledge: Knowledge, seen: SeenValues, call: Call, answer: GateFinding
+) -> GateFinding:
     """Block a call that the run's task does not allow, whatever else speaks for it.
 
     The scorecard reads the same allowance after the call has run.
@@ -88,7 +88,7 @@ def within_allowance(
 
 def _ask(
     profile: Profile, knowledge: Knowledge, standing: Standing, call: Call, vectors: StepVectors
-) -> GateAnswer:
+) -> GateFinding:
     if profile.identity is not None:
         return _ask_by_identity(profile, knowledge, standing, call)
     return gate.check(
@@ -107,15 +107,15 @@ def _ask(
     )
 
 
-def authority_of_answer(knowledge: Knowledge, answer: GateAnswer) -> Authority:
+def authority_of_answer(knowledge: Knowledge, answer: GateFinding) -> Authority:
     """How far an answer may go: by the reference's provenance and the set's self-test."""
-    provenance = provenance_of(knowledge.references, answer.best)
+    provenance = knowledge.provenance_of(answer.best)
     return gate_authority(answer, provenance, knowledge.selftest)
 
 
 def _ask_by_identity(
     profile: Profile, knowledge: Knowledge, standing: Standing, call: Call
-) -> GateAnswer:
+) -> GateFinding:
     assert profile.identity is not None
     params = profile.identity
     if params.mode == "values" and knowledge.selftest is not None:
@@ -145,8 +145,8 @@ def _ask_by_identity(
 
 
 def _by_policy(
-    profile: Profile, knowledge: Knowledge, answer: GateAnswer, call: Call
-) -> GateAnswer:
+    profile: Profile, knowledge: Knowledge, answer: GateFinding, call: Call
+) -> GateFinding:
     """Let the policy for what is not known speak, where neither contract nor reference did."""
     is_used = knowledge.values is not None and call.tool in knowledge.values.tools
     if answer.decision != "unknown" or is_used:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ontrack.operators.exploration import ExplorationParams, ExplorationSignal
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.loop import LoopSignal
 from ontrack.operators.orphans import OrphanSignal
 from ontrack.operators.repeats import RepeatKind, RepeatLevel, RepeatSignal
@@ -35,7 +35,7 @@ class Signals:
     stall: StallSignal | None = None
     repeats: RepeatSignal | None = None
     gain: float | None = None
-    gate: GateAnswer | None = None
+    gate: GateFinding | None = None
     alignment: Alignment | None = None
     exploration: ExplorationSignal | None = None
     strategy: StrategySignal | None = None
@@ -88,7 +88,7 @@ def weaker(one: Authority, other: Authority) -> Authority:
 
 
 def gate_authority(
-    answer: GateAnswer, provenance: Provenance | None, selftest: SelfTest | None = None
+    answer: GateFinding, provenance: Provenance | None, selftest: SelfTest | None = None
 ) -> Authority:
     """How far an answer of the gate may go.
 

@@ -57,7 +57,7 @@ class GateParams:
 
 
 @dataclass(frozen=True, slots=True)
-class GateAnswer:
+class GateFinding:
     """``decision`` is unknown where a policy, not knowledge, let the call pass."""
 
     decision: Literal["allow", "block", "unknown"]
@@ -99,7 +99,7 @@ def check(
     call: Call,
     vectors: StepVectors,
     show_arguments: bool = False,
-) -> GateAnswer:
+) -> GateFinding:
     """Answer one proposal against the state before it.
 
     Parameters
@@ -112,7 +112,7 @@ def check(
     if not is_irreversible(params, call.tool, contracts):
         if contract is None:
             return by_policy(params, effect)
-        return GateAnswer("allow", effect, (), (), None)
+        return GateFinding("allow", effect, (), (), None)
     if contract is None and references is None:
         return by_policy(params, effect)
     reasons, evidence = prerequisites(artifact_params, contract, ledger, call, show_arguments)
@@ -128,7 +128,7 @@ def check(
         if reason is not None:
             reasons.append(reason)
     decision: Literal["allow", "block"] = "block" if reasons else "allow"
-    return GateAnswer(decision, effect, tuple(reasons), evidence, best)
+    return GateFinding(decision, effect, tuple(reasons), evidence, best)
 
 
 def prerequisites(
@@ -159,15 +159,15 @@ def prerequisites(
     return reasons, tuple(sorted(evidence))
 
 
-def by_policy(params: GateParams, effect: Effect) -> GateAnswer:
+def by_policy(params: GateParams, effect: Effect) -> GateFinding:
     """Answer a call about which nothing is known."""
     if params.nothing_known == "allow":
-        return GateAnswer("unknown", effect, (), (), None)
+        return GateFinding("unknown", effect, (), (), None)
     text = (
         "nothing is known about this tool or task, and the policy is to block then; "
         "load tool contracts or references"
     )
-    return GateAnswer("block", effect, (Reason(signal="policy", text=text),), (), None)
+    return GateFinding("block", effect, (Reason(signal="policy", text=text),), (), None)
 
 
 def _missing(

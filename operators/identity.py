@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ontrack.operators.gate import GateAnswer, effect_of
+from ontrack.operators.gate import GateFinding, effect_of
 from ontrack.operators.limits import require
 from ontrack.operators.sightings import SeenValues, find
 from ontrack.operators.values import (
@@ -79,7 +79,7 @@ def check(
     seen: SeenValues,
     call: Call,
     without: int = 0,
-) -> GateAnswer:
+) -> GateFinding:
     """Answer one proposal against what the references do.
 
     Parameters
@@ -92,36 +92,36 @@ def check(
 
     Returns
     -------
-    GateAnswer
+    GateFinding
         ``unknown`` where an effectful call meets no references; ``best`` is the most trusted
         reference that uses the tool, else the most trusted one.
     """
     effect = effect_of(call.tool, contracts)
     if not is_effectful(params, call.tool, contracts):
         unknown = effect is Effect.UNKNOWN
-        return GateAnswer("unknown" if unknown else "allow", effect, (), (), None)
+        return GateFinding("unknown" if unknown else "allow", effect, (), (), None)
     others = 0 if references is None else (1 << references.count) - 1 & ~without
     if references is None or not others:
-        return GateAnswer("unknown", effect, (), (), None)
+        return GateFinding("unknown", effect, (), (), None)
     users = references.tools.get(call.tool, 0) & others
     best = _lowest(users or others)
     if not users:
-        return GateAnswer("block", effect, (_unseen_tool(call.tool, others, effect),), (), best)
+        return GateFinding("block", effect, (_unseen_tool(call.tool, others, effect),), (), best)
     if effect is Effect.UNKNOWN:
         # References use it, so it belongs to the task; nobody has said that it does any harm.
-        return GateAnswer("unknown", effect, (), (), best)
+        return GateFinding("unknown", effect, (), (), best)
     if params.mode == "tools" or not users & ~references.silent:
-        return GateAnswer("allow", effect, (), (), best)
+        return GateFinding("allow", effect, (), (), best)
     strange, seqs = _strange(params, value_params, contracts, references, seen, call, others)
     if not strange:
-        return GateAnswer("allow", effect, (), (), best)
+        return GateFinding("allow", effect, (), (), best)
     # Names of arguments may be anything that an agent makes up: say those that references have.
     places = [
         argument.path if (call.tool, argument.path) in references.by_place else "another argument"
         for argument in strange
     ]
     reason = _unseen_value(params, call.tool, places, seqs, users)
-    return GateAnswer("block", effect, (reason,), seqs, best)
+    return GateFinding("block", effect, (reason,), seqs, best)
 
 
 def is_known(

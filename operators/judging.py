@@ -6,34 +6,14 @@ once on the fast path's, and again on the converged one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ontrack.operators import exploration, findings, strategy, transport, verdict
 from ontrack.operators.exploration import ExplorationParams, ExplorationState
 from ontrack.operators.findings import Finding, Signals, authority_of
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile
-from ontrack.operators.references import ReferenceSet
-from ontrack.operators.scoring_plan import TaskPlan
-from ontrack.operators.selftest import SelfTest
 from ontrack.operators.strategy import StrategyState
-from ontrack.operators.values import ReferenceValues
-from ontrack.topics.knowledge import Provenance, ToolContract
-
-
-@dataclass(frozen=True, slots=True)
-class Knowledge:
-    """What a run is compared with, fixed at its first event.
-
-    ``values`` and ``selftest`` belong to the references. ``plan`` is what the path is scored
-    against; None where paths are not scored.
-    """
-
-    contracts: Mapping[str, ToolContract] = field(default_factory=dict)
-    references: ReferenceSet | None = None
-    values: ReferenceValues | None = None
-    selftest: SelfTest | None = None
-    plan: TaskPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +46,7 @@ def judge(
     lifecycle
         Of steps without a place; None: switched off.
     """
-    alignment, references = signals.alignment, knowledge.references
+    alignment = signals.alignment
     lived, following = None, None
     if alignment is not None and lifecycle is not None:
         explored, lived = exploration.step(lifecycle, explored, signals.seq, alignment, consumed)
@@ -76,9 +56,9 @@ def judge(
         signals,
         exploration=lived,
         strategy=following,
-        provenance=provenance_of(references, None if alignment is None else alignment.best),
-        gate_provenance=provenance_of(
-            references, None if signals.gate is None else signals.gate.best
+        provenance=knowledge.provenance_of(None if alignment is None else alignment.best),
+        gate_provenance=knowledge.provenance_of(
+            None if signals.gate is None else signals.gate.best
         ),
     )
     found = findings_of(profile, signals, lifecycle)
@@ -86,18 +66,11 @@ def judge(
     return Judged(output, explored, followed, alignment)
 
 
-def settled(lifecycle: ExplorationParams | None) -> ExplorationParams | None:
+def for_converged(lifecycle: ExplorationParams | None) -> ExplorationParams | None:
     """Return the lifecycle's thresholds for a converged coupling."""
     if lifecycle is None:
         return None
     return replace(lifecycle, leak_threshold=lifecycle.converged_leak_threshold)
-
-
-def provenance_of(references: ReferenceSet | None, best: int | None) -> Provenance | None:
-    """Return where a reference comes from."""
-    if references is None or best is None:
-        return None
-    return references.references[best].provenance
 
 
 def findings_of(

@@ -26,6 +26,7 @@ from ontrack.operators.stripping import (
     strip_dead_ends,
     strip_retries,
 )
+from ontrack.solver.alignment import in_order
 from ontrack.topics.knowledge import Effect, Mined, Provenance, Reference, ReferenceStep
 
 Float = npt.NDArray[np.float64]
@@ -167,7 +168,7 @@ def distance(one: CallSequence, other: CallSequence) -> float:
     Inserting or leaving out a call costs 1, another tool 1, the same tool with other arguments 0.5;
     divided by the longer one's length.
 
-    Source: Levenshtein (1966), with a graded substitution.
+    Source: Levenshtein (1966), with a graded substitution; :mod:`ontrack.solver.alignment`.
     """
     ids: dict[object, int] = {}
     tools, calls = (
@@ -180,15 +181,10 @@ def distance(one: CallSequence, other: CallSequence) -> float:
     longest = max(len(one.calls), len(other.calls))
     if not longest:
         return 0.0
-    steps = np.arange(len(other.calls) + 1, dtype=np.float64)
-    row = steps.copy()
-    for tool, call in zip(tools[0], calls[0], strict=True):
-        swap = np.where(calls[1] == call, 0.0, np.where(tools[1] == tool, 0.5, 1.0))
-        best = row + 1.0
-        best[1:] = np.minimum(best[1:], row[:-1] + swap)
-        # Leaving out calls of the other one adds 1 each, from wherever it is cheapest.
-        row = np.minimum.accumulate(best - steps) + steps
-    return float(row[-1]) / longest
+    swap = np.where(
+        calls[0][:, None] == calls[1], 0.0, np.where(tools[0][:, None] == tools[1], 0.5, 1.0)
+    )
+    return in_order(swap, np.ones(len(calls[0])), np.ones(len(calls[1]))).distance / longest
 
 
 def _stripped(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from ontrack.operators.finishing import Final
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.scoring import PathScore
 from ontrack.operators.transport import Alignment
 from ontrack.operators.verdict import VerdictOutput
@@ -191,7 +191,7 @@ def decision(
     identity: Identity,
     seq: int,
     tool: str,
-    answer: GateAnswer,
+    answer: GateFinding,
     best_reference: str | None,
     call_sha256: str,
     authority: Authority,

@@ -33,7 +33,8 @@ from ontrack.operators.asking import (
     within_allowance,
 )
 from ontrack.operators.canonical import call_sha256
-from ontrack.operators.judging import Judged, Knowledge, judge, settled
+from ontrack.operators.judging import Judged, for_converged, judge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.report import (
     Numbers,
@@ -203,7 +204,7 @@ def propose(
     """Answer a proposal against the run as it stands; the run itself is left as it is."""
     standing = replace(_standing(state), halted=state.abort.halted)
     answer = ask(profile, state.knowledge, standing, proposal, vectors)
-    answer = within_allowance(state.knowledge, state.scoring.values, proposal, answer)
+    answer = within_allowance(state.knowledge, state.values, proposal, answer)
     authority = authority_of_answer(state.knowledge, answer)
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(
@@ -349,7 +350,7 @@ def _judge(
         age,
     )
     signals = replace(signals, alignment=converged)
-    solved = judge(profile, known, explored, followed, signals, consumed, settled(lifecycle))
+    solved = judge(profile, known, explored, followed, signals, consumed, for_converged(lifecycle))
     confirmed = None
     if solved.output.by_transport:
         confirmed = solved.output.intervention is not None

@@ -5,8 +5,9 @@ runs, event by event, and recorded ones: :func:`finish` may be called after any 
 for a whole run what it gives for the last one.
 
 State is bounded whatever a run does: a pointer a reference, hashes of at most ``tools_max`` tools
-and ``calls_max`` calls, ``unsafe_max`` findings, ``sightings.records_max`` values of results, and
-a dozen numbers. It holds plain values only and is never changed in place.
+and ``calls_max`` calls, ``unsafe_max`` findings, and a dozen numbers. It holds plain values only
+and is never changed in place. Which values stood in results is remembered by the caller, who keeps
+those for others as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from ontrack.operators.scoring_results import (
 )
 from ontrack.operators.scoring_totals import Totals
 from ontrack.operators.scoring_unsafe import Seen, UnsafeAction
-from ontrack.operators.sightings import SeenValues, see
 from ontrack.topics.events import RunEnded, RunStarted, Step
 from ontrack.topics.knowledge import ToolContract
 
@@ -76,8 +76,6 @@ class ScoringState:
         The first unsafe actions, destructive ones before others, and how many there were in all.
     totals
         Timestamps and cost.
-    values
-        Values in results; stays empty where the caller tells what was seen.
     """
 
     steps: int = 0
@@ -88,7 +86,6 @@ class ScoringState:
     unsafe: tuple[UnsafeAction, ...] = ()
     unsafe_count: int = 0
     totals: Totals = Totals()
-    values: SeenValues = SeenValues()
 
 
 def start(plan: TaskPlan) -> ScoringState:
@@ -102,9 +99,8 @@ def step(
     state: ScoringState,
     seq: int,
     event: Step,
-    contract: ToolContract | None = None,
-    *,
-    seen: Seen | None = None,
+    contract: ToolContract | None,
+    seen: Seen,
     call: CanonicalCall | None = None,
 ) -> tuple[ScoringState, PathSignal]:
     """Score one more call.
@@ -114,8 +110,8 @@ def step(
     contract
         The tool's, None where nobody declared it.
     seen
-        Tells whether a value stood in an earlier result, where the caller keeps those already;
-        without it they are kept here, if the task has an allowance.
+        Tells whether a value stood in an earlier result; asked only where the task has an
+        allowance. See :func:`ontrack.operators.scoring_unsafe.seen_in`.
     call
         The step without what is volatile, where the caller has written it down already.
 
@@ -128,12 +124,7 @@ def step(
     tools = scoring_repeats.step(state.tools, event.tool, params.tools_max)
     pointers = scoring_coverage.step(plan.paths, state.pointers, event.tool)
     calls, extras, extra = _extras(params, plan, state, steps, event, contract, call)
-    unsafe = scoring_unsafe.step(
-        plan.allowance, seq, event, contract, seen or scoring_unsafe.seen_in(state.values)
-    )
-    values = state.values
-    if plan.allowance is not None and seen is None:
-        values = see(params.sightings, values, seq, event.tool, event.result)
+    unsafe = scoring_unsafe.step(plan.allowance, seq, event, contract, seen)
     findings = state.unsafe
     if unsafe is not None:
         findings = scoring_unsafe.kept(findings, unsafe, params.unsafe_max)
@@ -146,7 +137,6 @@ def step(
         unsafe=findings,
         unsafe_count=state.unsafe_count + (unsafe is not None),
         totals=scoring_totals.step(state.totals, event),
-        values=values,
     )
     return grown, _signal(plan, grown, extra, unsafe)
 

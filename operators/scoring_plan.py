@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ontrack.operators.allowance import Allowance, compile_allowance
 from ontrack.operators.limits import require
 from ontrack.operators.scoring_budget import Budget, Observed, budget_of
 from ontrack.operators.scoring_coverage import ReferencePath
-from ontrack.operators.sightings import SightingParams
 from ontrack.topics.adapters.parts import NO_TOOL
-from ontrack.topics.knowledge import StepBudget, Task, ToolContract
+from ontrack.topics.knowledge import Task, ToolContract
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,6 @@ class ScoringParams:
         that are remembered of a run.
     unsafe_max
         Unsafe actions kept a run, destructive ones before others; all of them are counted.
-    sightings
-        Values of results kept for allowances that ask where an argument comes from.
     """
 
     margin: float = 3
@@ -50,7 +47,6 @@ class ScoringParams:
     calls_max: int = 1024
     tools_max: int = 1024
     unsafe_max: int = 64
-    sightings: SightingParams = SightingParams()
 
     def __post_init__(self) -> None:
         require(self, 0, 10_000, "margin")
@@ -111,24 +107,6 @@ class TaskPlan:
     reviewed: bool = True
     written: bool = False
 
-    def for_run(self, run_id: str, params: ScoringParams = ScoringParams()) -> TaskPlan:  # noqa: B008
-        """Leave out the paths that only this run has shown, and a budget that rests on them."""
-        others = tuple(path for path in self.paths if path.run_ids != (run_id,))
-        if len(others) == len(self.paths):
-            return self
-        budget = self.budget
-        if budget is not None and budget.rule == "reference_plus":
-            asked = StepBudget(rule="reference_plus", value=budget.value)
-            budget = budget_of(
-                asked if others or self.budget_declared else None,
-                others,
-                self.observed,
-                params.margin,
-                params.deviations,
-                params.observed_min,
-            )
-        return replace(self, paths=others, budget=budget)
-
 
 def compile_plan(
     params: ScoringParams,
@@ -136,8 +114,10 @@ def compile_plan(
     contracts: Mapping[str, ToolContract],
     references: Sequence[ReferencePath] = (),
     observed: Observed | None = None,
+    run_id: str | None = None,
+    lenient: bool = False,
 ) -> TaskPlan:
-    """Compile what runs of a task are scored against.
+    """Compile what runs of a task are scored against: the one rule, live and offline.
 
     Parameters
     ----------
@@ -147,6 +127,11 @@ def compile_plan(
         Besides those that stand in the task, of the same task.
     observed
         Steps of passing runs, for budgets by ``median_plus_sd``.
+    run_id
+        Paths that only this run has shown do not exist for it.
+    lenient
+        A condition on an argument that the tool has not is no error, it merely never holds: live,
+        contracts and tasks come independently of each other.
 
     Raises
     ------
@@ -154,7 +139,8 @@ def compile_plan(
         The task's allowance cannot be compiled: see :mod:`ontrack.operators.allowance`.
     """
     written = () if task is None else task.written_references()
-    paths = [*map(ReferencePath.of, written), *references]
+    others = without_own(references, run_id)
+    paths = [*map(ReferencePath.of, written), *others]
     gone = {path.reference_id: _missing_tools(path, contracts) for path in paths}
     walkable = tuple(path for path in paths if not gone[path.reference_id])
     budget = budget_of(
@@ -168,15 +154,20 @@ def compile_plan(
     return TaskPlan(
         task_id=None if task is None else task.id,
         paths=walkable,
-        written=bool(written) and not references,
+        written=bool(written) and not others,
         stale=tuple(StaleReference(name, tools) for name, tools in gone.items() if tools),
         budget=budget,
         observed=observed,
-        allowance=None if task is None else compile_allowance(task, contracts),
+        allowance=None if task is None else compile_allowance(task, {} if lenient else contracts),
         cost_usd_max=None if task is None else task.cost_usd_max,
         latency_s_max=None if task is None else task.latency_s_max,
         budget_declared=task is not None and task.step_budget is not None,
     )
+
+
+def without_own(paths: Sequence[ReferencePath], run_id: str | None) -> tuple[ReferencePath, ...]:
+    """Leave out the paths that only this run has shown."""
+    return tuple(path for path in paths if run_id is None or path.run_ids != (run_id,))
 
 
 def _missing_tools(path: ReferencePath, contracts: Mapping[str, ToolContract]) -> tuple[str, ...]:

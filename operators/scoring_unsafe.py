@@ -90,10 +90,13 @@ def args_sha256(args: dict[str, Any]) -> str:
 
 
 def seen_in(values: SeenValues) -> Seen:
-    """Return a test whether a value stood in one of the results remembered."""
+    """Return a test whether a value stood in one of the results remembered.
+
+    What an error said is in none: it may name what was wrong with the call, or anything else.
+    """
 
     def seen(value: object) -> bool:
         text = canonical_value(value)
-        return text is not None and bool(find(values, text).seqs)
+        return text is not None and find(values, text).in_results
 
     return seen

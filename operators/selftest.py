@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ontrack.operators import identity, orphans
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.identity import IdentityParams
 from ontrack.operators.limits import require
 from ontrack.operators.orphans import OrphanParams
@@ -114,7 +114,7 @@ class SelfTest:
         """Share of steps without a counterpart in the other members."""
         return self.orphan_steps / self.steps if self.steps else 0.0
 
-    def gate_authority(self, answer: GateAnswer) -> Authority:
+    def gate_authority(self, answer: GateFinding) -> Authority:
         """How far an answer of :func:`ontrack.operators.identity.check` may go on this set."""
         return self.authority_of(*(reason.signal for reason in answer.reasons))
 

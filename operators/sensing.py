@@ -34,11 +34,12 @@ from ontrack.operators import (
 from ontrack.operators.artifacts import Artifacts, extract
 from ontrack.operators.canonical import value_text
 from ontrack.operators.findings import Signals
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.loop import LoopSignal
 from ontrack.operators.profiles import Profile
 from ontrack.operators.repeats import RepeatSignal
 from ontrack.operators.scoring_extras import CanonicalCall
+from ontrack.operators.scoring_unsafe import seen_in
 from ontrack.operators.sightings import SeenValues, see
 from ontrack.operators.stall import StallSignal
 from ontrack.operators.state import RunState
@@ -94,7 +95,7 @@ def sense(
     seq: int,
     event: Step,
     vectors: StepVectors,
-    asked: GateAnswer | None,
+    asked: GateFinding | None,
 ) -> Sensed:
     """Take a step through all operators that are switched on.
 
@@ -123,8 +124,9 @@ def sense(
     ranked, rank = _rank(profile, state, aligned, alignment, event, vectors)
     written = _written(profile, event, contract)
     vital = _vital_signs(profile, state, seq, event, vectors, contract, alignment, written)
-    strayed, values, orphan = _compare(profile, state, seq, event, row)
+    strayed, orphan = _compare(profile, state, seq, event, row)
     scored, path = _score(profile, state, seq, event, contract, written)
+    values = _see(profile, state, seq, event)
     moved = Moved(
         entered,
         graph,
@@ -226,34 +228,45 @@ def _rank(
 
 def _compare(
     profile: Profile, state: RunState, seq: int, event: Step, row: CostRow | None
-) -> tuple[orphans.OrphanState, SeenValues, orphans.OrphanSignal | None]:
-    """Compare a step with all references: does it belong here, and what does it bring?"""
+) -> tuple[orphans.OrphanState, orphans.OrphanSignal | None]:
+    """Compare a step with all references: does it belong here?"""
     known = state.knowledge
     if known.references is None or known.values is None or profile.identity is None:
-        return state.orphans, state.values, None
-    strayed, signal = state.orphans, None
-    if profile.orphans is not None and row is not None:
-        plain = Authority.WARN if known.selftest is None else known.selftest.orphans.authority
-        strayed, signal = orphans.step(
-            profile.orphans,
-            profile.values,
-            profile.identity,
-            known.contracts,
-            known.references,
-            known.values,
-            state.orphans,
-            state.values,
-            seq,
-            event,
-            row,
-            plain,
-        )
-    trusted = identity.is_known(profile.values, known.contracts, known.values, state.values, event)
-    values = see(profile.sightings, state.values, seq, event.tool, event.result, trusted)
-    if event.error is not None:
+        return state.orphans, None
+    if profile.orphans is None or row is None:
+        return state.orphans, None
+    plain = Authority.WARN if known.selftest is None else known.selftest.orphans.authority
+    return orphans.step(
+        profile.orphans,
+        profile.values,
+        profile.identity,
+        known.contracts,
+        known.references,
+        known.values,
+        state.orphans,
+        state.values,
+        seq,
+        event,
+        row,
+        plain,
+    )
+
+
+def _see(profile: Profile, state: RunState, seq: int, event: Step) -> SeenValues:
+    """Remember what a step brings, where the gate, orphans or the task's allowance look at it."""
+    known, params = state.knowledge, profile.sightings
+    values = None if known.references is None or profile.identity is None else known.values
+    is_limited = known.plan is not None and known.plan.allowance is not None
+    if values is None and not is_limited:
+        return state.values
+    trusted = values is None or identity.is_known(
+        profile.values, known.contracts, values, state.values, event
+    )
+    seen = see(params, state.values, seq, event.tool, event.result, trusted)
+    if values is not None and event.error is not None:
         # Instructions arrive through errors too, and nothing is taken from one.
-        values = see(profile.sightings, values, seq, event.tool, event.error.message, False)
-    return strayed, values, signal
+        seen = see(params, seen, seq, event.tool, event.error.message, False, True)
+    return seen
 
 
 def _score(
@@ -269,7 +282,8 @@ def _score(
     if profile.scoring is None or plan is None:
         return state.scoring, None
     call = None if written is None else CanonicalCall(written.arguments, written.result)
-    return scoring.step(profile.scoring, plan, state.scoring, seq, event, contract, call=call)
+    seen = seen_in(state.values)
+    return scoring.step(profile.scoring, plan, state.scoring, seq, event, contract, seen, call)
 
 
 @dataclass(slots=True)

@@ -59,8 +59,9 @@ class SeenValues:
     ----------
     records
         Records of three little-endian uint64: hash of the value, key of its place, sequence
-        number of the step with the highest bit set where the step is not trusted; oldest first,
-        at most ``records_max``. One whose place is 0 says that not everything was kept.
+        number of the step with the highest bit set where the step is not trusted, and the next
+        where the value stood in its error; oldest first, at most ``records_max``. One whose place
+        is 0 says that not everything was kept.
     """
 
     records: bytes = b""
@@ -77,7 +78,8 @@ class SeenValues:
 
 
 _RECORD_BYTES = 24
-_UNTRUSTED = 1 << 63
+_UNTRUSTED, _IN_ERROR = 1 << 63, 1 << 62
+_SEQ = _IN_ERROR - 1
 _NOWHERE = 0
 _UNKEPT = bytes(16)  # a value of hash 0 that stands nowhere
 
@@ -90,11 +92,14 @@ class Found(NamedTuple):
     sources
         Keys of the places in results of trusted steps.
     seqs
-        All steps whose result held it.
+        All steps whose result or error held it.
+    in_results
+        Whether a result held it.
     """
 
     sources: tuple[int, ...] = ()
     seqs: tuple[int, ...] = ()
+    in_results: bool = False
 
 
 def see(
@@ -104,6 +109,7 @@ def see(
     tool: str,
     result: Any,
     trusted: bool = True,
+    is_error: bool = False,
 ) -> SeenValues:
     """Remember the values of one result, with the place and the step they came with.
 
@@ -114,6 +120,8 @@ def see(
     ----------
     trusted
         The call was about known things itself; what others return is not a source.
+    is_error
+        It is the text of an error: instructions arrive through those, too, and nothing else.
     """
     found: dict[bytes, None] = {}
     for each in _result_values(params, parsed_result(result)):
@@ -126,7 +134,8 @@ def see(
             break
     if not found:
         return state
-    step = (seq % _UNTRUSTED | (0 if trusted else _UNTRUSTED)).to_bytes(8, "little")
+    marks = (0 if trusted else _UNTRUSTED) | (_IN_ERROR if is_error else 0)
+    step = (seq & _SEQ | marks).to_bytes(8, "little")
     records = state.records + step.join(found) + step
     if len(records) > params.records_max * _RECORD_BYTES:
         records = _compacted(records, params.records_max)
@@ -143,7 +152,8 @@ def find(state: SeenValues, value: str) -> Found:
     known = [(place, step) for _, place, step in rows if place != _NOWHERE]
     return Found(
         tuple(dict.fromkeys(place for place, step in known if step < _UNTRUSTED)),
-        tuple(sorted({step % _UNTRUSTED for _, step in known})),
+        tuple(sorted({step & _SEQ for _, step in known})),
+        not all(step & _IN_ERROR for _, step in known),
     )
 
 
@@ -171,7 +181,7 @@ def _compacted(records: bytes, records_max: int) -> bytes:
     """
     table = np.frombuffer(records, dtype="<u8").reshape(-1, 3)
     pairs = table.copy()
-    pairs[:, 2] //= _UNTRUSTED
+    pairs[:, 2] //= _IN_ERROR
     _, first = np.unique(pairs, axis=0, return_index=True)
     _, last = np.unique(pairs[::-1], axis=0, return_index=True)
     latest = len(table) - 1 - last

@@ -36,7 +36,7 @@ from ontrack.operators import (
     strategy,
     transport,
 )
-from ontrack.operators.judging import Knowledge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.report import Stamp
 from ontrack.operators.seen import SeenSteps
 from ontrack.operators.sightings import SeenValues

@@ -22,7 +22,7 @@ from ontrack.operators import (
     strategy,
     transport,
 )
-from ontrack.operators.judging import Knowledge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.report import Stamp
 from ontrack.operators.scoring import ScoringState
 from ontrack.operators.seen import SeenSteps

@@ -18,9 +18,10 @@ from typing import BinaryIO, Final, Literal, cast
 
 from ontrack.operators.recovery import MadeCall, Recovery, recoveries
 from ontrack.operators.redaction import Redaction
+from ontrack.operators.references import choose
 from ontrack.operators.scoring_budget import OF_TASK, Observed
 from ontrack.operators.scoring_coverage import ReferencePath
-from ontrack.operators.scoring_plan import ScoringParams, TaskPlan, compile_plan
+from ontrack.operators.scoring_plan import ScoringParams, TaskPlan, compile_plan, without_own
 from ontrack.operators.scoring_results import PathScore
 from ontrack.pipeline.reading.event_reader import AUTO, EventReader, SourceEvent
 from ontrack.pipeline.reading.readers import read_events
@@ -31,12 +32,14 @@ from ontrack.pipeline.scoring.seen import Seen
 from ontrack.topics.adapters import events as native
 from ontrack.topics.codecs import DEFAULT_LIMITS, Limits
 from ontrack.topics.events import Step
-from ontrack.topics.knowledge import Reference, Task, ToolContract
+from ontrack.topics.knowledge import STEPS_MAX, Reference, Task, ToolContract
 
 PASSING: Final = "success"
 #: Whose passing runs a budget comes from, where neither the task nor its file has enough.
 OF_ALL: Final = "all tasks"
 _PLANS_KEPT_MAX = 4096
+# Task and file, and the run where one of the given references is a recording of it.
+_PlanKey = tuple[str | None, str, str | None]
 
 ReferenceSource = Literal["given", "passing_runs"]
 
@@ -70,15 +73,20 @@ class Against:
         references: Iterable[Reference] = (),
         from_passing: bool = True,
     ) -> Against:
-        """Index what files hold; references without calls of tools do not exist."""
-        by_task: dict[str, list[ReferencePath]] = {}
+        """Index what files hold, references in the order of a monitor: most trusted first."""
+        by_task: dict[str, list[Reference]] = {}
         for reference in references:
-            by_task.setdefault(reference.task_id, []).append(ReferencePath.of(reference))
+            by_task.setdefault(reference.task_id, []).append(reference)
         return cls(
             params,
             {task.id: task for task in tasks},
             {contract.name: contract for contract in contracts},
-            by_task,
+            {
+                task_id: [
+                    ReferencePath.of(each) for each in choose(found, "", len(found), STEPS_MAX)
+                ]
+                for task_id, found in by_task.items()
+            },
             from_passing,
         )
 
@@ -120,17 +128,14 @@ class Scorer:
 
     def __init__(self, against: Against, seen: Seen) -> None:
         self._against, self._seen = against, seen
-        self._plans: OrderedDict[tuple[str | None, str], tuple[TaskPlan, ReferenceSource | None]]
-        self._plans = OrderedDict()
+        self._plans: OrderedDict[_PlanKey, tuple[TaskPlan, ReferenceSource | None]] = OrderedDict()
         # Wrong allowances are told before the first run is scored.
         for task in against.tasks.values():
             compile_plan(against.params, task, against.contracts)
 
     def fold(self, head: Head) -> RunFold:
         """Begin a run."""
-        plan, _ = self._plan(head)
-        params = self._against.params
-        return RunFold(params, plan.for_run(head.run_id, params), self._against.contracts)
+        return RunFold(self._against.params, self._plan(head)[0], self._against.contracts)
 
     def scored(self, head: Head, fold: RunFold, made: Sequence[MadeCall] = ()) -> ScoredRun:
         """End a run.
@@ -151,34 +156,38 @@ class Scorer:
             head.line,
             None if score.best_reference is None else source,
             score,
-            recoveries(
-                against.params,
-                plan.for_run(head.run_id, against.params),
-                against.contracts,
-                made,
-                head.outcome,
-            ),
+            recoveries(against.params, plan, against.contracts, made, head.outcome),
         )
 
     def _plan(self, head: Head) -> tuple[TaskPlan, ReferenceSource | None]:
-        key = (head.task_id, head.path)
+        given = self._against.references.get(head.task_id or "", ())
+        own = any(path.run_ids == (head.run_id,) for path in given)
+        key = (head.task_id, head.path, head.run_id if own else None)
         found = self._plans.get(key)
         if found is None:
             found = self._plans[key] = self._compiled(head)
             while len(self._plans) > _PLANS_KEPT_MAX:
                 self._plans.popitem(last=False)
-        return found
+        plan, source = found
+        if source == "passing_runs":
+            plan = replace(plan, paths=without_own(plan.paths, head.run_id))
+        return plan, source
 
     def _compiled(self, head: Head) -> tuple[TaskPlan, ReferenceSource | None]:
         against, name = self._against, head.task_id or ""
         task, given = against.tasks.get(name), tuple(against.references.get(name, ()))
         seen = self._seen.task(head.task_id, head.path)
         plan = compile_plan(
-            against.params, task, against.contracts, given, self._observed(head, task)
+            against.params,
+            task,
+            against.contracts,
+            given,
+            self._observed(head, task),
+            head.run_id,
         )
         if plan.task_id is None:
             plan = replace(plan, task_id=head.task_id)
-        if plan.paths or plan.stale:
+        if plan.paths or plan.stale or given:
             return plan, "given"
         if not against.from_passing:
             return plan, None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from ontrack.operators import scoring
 from ontrack.operators.scoring_plan import ScoringParams, TaskPlan
 from ontrack.operators.scoring_results import PathScore
+from ontrack.operators.scoring_unsafe import seen_in
+from ontrack.operators.sightings import SeenValues, SightingParams, see
 from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.topics.events import Event, RunEnded, RunStarted, Step
 from ontrack.topics.knowledge import ToolContract
+
+_SIGHTINGS: Final = SightingParams()
 
 
 class InOrder:
@@ -49,6 +54,7 @@ class RunFold:
     ) -> None:
         self._params, self._plan, self._contracts = params, plan, contracts
         self._state = scoring.start(plan)
+        self._seen = SeenValues()
         self._order = InOrder()
 
     def add(self, event: Event) -> None:
@@ -71,4 +77,8 @@ class RunFold:
 
     def _score(self, seq: int, event: Step) -> None:
         contract = self._contracts.get(event.tool)
-        self._state, _ = scoring.step(self._params, self._plan, self._state, seq, event, contract)
+        self._state, _ = scoring.step(
+            self._params, self._plan, self._state, seq, event, contract, seen_in(self._seen)
+        )
+        if self._plan.allowance is not None:
+            self._seen = see(_SIGHTINGS, self._seen, seq, event.tool, event.result)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ontrack.operators import judging, run
+from ontrack.operators import run
 from ontrack.operators.admission import admit
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile, paper
 from ontrack.operators.references import compile_references, texts
 from ontrack.operators.report import Stamp
@@ -121,7 +122,7 @@ class Lab:
             vectors = [embed(text) for text in texts(references)]
             compiled = compile_references(references, by_name, vectors, self.profile.artifacts)
         stamp = Stamp(self.profile.name, self.profile.digest("synthetic"), "test")
-        knowledge = judging.Knowledge(by_name, compiled)
+        knowledge = Knowledge(by_name, compiled)
         self.state = run.start(stamp, RunEnded(run_id="r", task_id="t"), knowledge)
         self.verdicts: list[Verdict] = []
         self.interventions: list[Intervention] = []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ontrack.operators import identity
 from ontrack.operators.artifacts import ArtifactParams
 from ontrack.operators.axioms import artifact_name, axiomatic
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.references import compile_references, graph_of, texts
 from ontrack.operators.sightings import SeenValues
 from ontrack.operators.values import compile_values
@@ -96,7 +96,7 @@ def test_tools_that_need_each_other_end_somewhere() -> None:
     assert found.given == ("x",)
 
 
-def gate(references: Sequence[Reference], order: str) -> GateAnswer:
+def gate(references: Sequence[Reference], order: str) -> GateFinding:
     values = compile_values(VALUES, references, CONTRACTS)
     refund = Call(tool="refund_order", args={"order_id": order, "card": "card_1"})
     return identity.check(IDENTITY, VALUES, CONTRACTS, values, SeenValues(), refund)

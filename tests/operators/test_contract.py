@@ -40,7 +40,6 @@ from ontrack.operators import (
     gate,
     grouping,
     identity,
-    judging,
     ledger,
     loop,
     mining,
@@ -52,6 +51,7 @@ from ontrack.operators import (
     run,
     scoring,
     scoring_plan,
+    scoring_unsafe,
     selftest,
     sightings,
     staleness,
@@ -65,6 +65,7 @@ from ontrack.operators.exploration import ExplorationParams
 from ontrack.operators.findings import Signals
 from ontrack.operators.fleet_state import FleetParams, FleetState
 from ontrack.operators.gain import GainParams
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.ledger import LedgerParams
 from ontrack.operators.loop import LoopParams
 from ontrack.operators.orphans import OrphanParams
@@ -113,7 +114,6 @@ SMALL_DEFAULT = replace(
         calls_max=5,
         tools_max=4,
         unsafe_max=2,
-        sightings=SightingParams(records_max=16, values_per_result_max=4),
     ),
     steps_max=SMALL.steps_max,
 )
@@ -169,7 +169,7 @@ SELF_TEST_OF = (
 )
 BEGIN_DEFAULT = replace(
     BEGIN,
-    knowledge=judging.Knowledge(CONTRACTS, REFERENCES, VALUES, selftest.run(*SELF_TEST_OF), PLAN),
+    knowledge=Knowledge(CONTRACTS, REFERENCES, VALUES, selftest.run(*SELF_TEST_OF), PLAN),
     scoring=scoring.start(PLAN),
 )
 
@@ -270,7 +270,7 @@ def covered_steps(alignment: transport.Alignment) -> float:
     return alignment.coverage * len(alignment.parents)
 
 
-def asked(state: RunState, step: Step, vectors: StepVectors) -> gate.GateAnswer:
+def asked(state: RunState, step: Step, vectors: StepVectors) -> gate.GateFinding:
     return gate.check(
         SMALL.gate,
         SMALL.transport.solver,
@@ -397,7 +397,6 @@ def scoring_sizes(state: scoring.ScoringState) -> dict[str, tuple[int, int]]:
         "tools": (len(state.tools), 8 * limits.tools_max),
         "calls": (len(state.calls.pairs), 16 * limits.calls_max),
         "unsafe": (len(state.unsafe), limits.unsafe_max),
-        "values": (len(state.values.table), limits.sightings.records_max),
     }
 
 
@@ -652,7 +651,12 @@ OPERATORS: Mapping[str, Operator] = {
     "scoring": Operator(
         scoring.start(PLAN),
         lambda state, given: scoring.step(SMALL_DEFAULT.scoring, PLAN, state, *given),
-        lambda f: (f.admitted.seq, f.step, CONTRACTS.get(f.step.tool)),
+        lambda f: (
+            f.admitted.seq,
+            f.step,
+            CONTRACTS.get(f.step.tool),
+            scoring_unsafe.seen_in(f.before.values),
+        ),
         scoring_sizes,
         SMALL_DEFAULT,
     ),

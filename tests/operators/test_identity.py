@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.identity import IdentityParams, check, is_effectful, is_known
 from ontrack.operators.sightings import SeenValues, see
 from ontrack.operators.values import ValueParams, compile_values, identity_arguments
@@ -89,7 +89,7 @@ def test_whom_a_key_names_is_looked_at_and_not_quoted(role: object) -> None:
     known = Reference(reference_id="r", task_id="t", steps=steps)
     values = compile_values(VALUES, [known], CONTRACTS)
 
-    def answer(people: dict[str, object]) -> GateAnswer:
+    def answer(people: dict[str, object]) -> GateFinding:
         call = Call(tool="refund", args={"to": people})
         return check(PARAMS, VALUES, CONTRACTS, values, SeenValues(), call)
 

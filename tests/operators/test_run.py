@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ontrack.operators import judging, run, transport
+from ontrack.operators import run, transport
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile, make_profile, paper
 from ontrack.solver import kernels
 from ontrack.topics.errors import ConflictingDuplicate, RunTooLong, UnknownName
@@ -317,7 +318,7 @@ def test_an_open_run_of_forty_steps_costs_at_most_150_kib(monkeypatch: pytest.Mo
     assert state.transport.cost.shape == (3, 40, 40)
     assert state.gain.results.rows.shape == state.loop.actions.rows.shape == (40, 256)
     assert len(state.ledger.entries) == 240
-    own = pickle.dumps(replace(state, knowledge=judging.Knowledge()), protocol=5)
+    own = pickle.dumps(replace(state, knowledge=Knowledge()), protocol=5)
     assert len(own) <= STATE_BYTES_MAX
 
 

@@ -15,6 +15,8 @@ from ontrack.operators.scoring_coverage import ReferencePath
 from ontrack.operators.scoring_extras import ExtraKind, Extras, InternalError
 from ontrack.operators.scoring_plan import ScoringParams, TaskPlan, compile_plan
 from ontrack.operators.scoring_results import PathScore, PathSignal
+from ontrack.operators.scoring_unsafe import seen_in
+from ontrack.operators.sightings import SeenValues, SightingParams, see
 from ontrack.topics.adapters.parts import NO_TOOL
 from ontrack.topics.errors import InvalidInput
 from ontrack.topics.events import RunEnded, RunStarted, Step
@@ -22,6 +24,7 @@ from ontrack.topics.knowledge import Task, ToolContract
 from tests import strategies
 
 PARAMS = ScoringParams()
+SIGHTINGS = SightingParams()
 ANA = [
     "read_thread",
     "list_availability",
@@ -53,14 +56,19 @@ def calls(*tools: str, **fields) -> list[Step]:
     ]
 
 
+def unseen(value: object) -> bool:
+    return False
+
+
 def fold(
     steps: list[Step], plan: TaskPlan = PLAN, params: ScoringParams = PARAMS
 ) -> tuple[ScoringState, list[PathSignal]]:
-    state, signals = scoring.start(plan), []
+    state, signals, values = scoring.start(plan), [], SeenValues()
     for at, event in enumerate(steps):
         contract = CONTRACTS.get(event.tool)
-        state, signal = scoring.step(params, plan, state, at, event, contract)
+        state, signal = scoring.step(params, plan, state, at, event, contract, seen_in(values))
         signals.append(signal)
+        values = see(SIGHTINGS, values, at, event.tool, event.result)
     return state, signals
 
 
@@ -93,7 +101,7 @@ def test_run_204_passes_and_is_seen_all_the_same():
     }
     state = scoring.start(plan)
     for at, event in enumerate(calls(*names)):
-        state, _ = scoring.step(PARAMS, plan, state, at + 1, event, known.get(event.tool))
+        state, _ = scoring.step(PARAMS, plan, state, at + 1, event, known.get(event.tool), unseen)
     found = scoring.finish(PARAMS, plan, state)
     assert (found.steps, found.passing_median, found.step_budget) == (41, 6.0, 7)
     assert (found.over_budget_by, found.extras.total) == (34, 34)
@@ -145,7 +153,7 @@ def test_parts_that_do_not_add_up_are_found_at_run_time():
     with pytest.raises(InternalError):
         scoring.finish(PARAMS, PLAN, broken)
     with pytest.raises(InternalError):
-        scoring.step(PARAMS, PLAN, broken, 9, calls("a")[0])
+        scoring.step(PARAMS, PLAN, broken, 9, calls("a")[0], None, unseen)
 
 
 def test_missing_a_step_and_being_over_budget_are_separate_defects():
@@ -282,7 +290,7 @@ def test_latency_is_read_off_timestamps_and_never_off_steps():
 
 def test_start_and_end_of_a_run_belong_to_its_latency():
     state = scoring.clock(scoring.start(PLAN), RunStarted(run_id="r", time=START))
-    state, _ = scoring.step(PARAMS, PLAN, state, 0, calls("read_thread")[0])
+    state, _ = scoring.step(PARAMS, PLAN, state, 0, calls("read_thread")[0], None, unseen)
     state = scoring.clock(state, RunEnded(run_id="r", time=START + timedelta(seconds=9)))
     assert scoring.finish(PARAMS, PLAN, state).latency_s == 9.0
 
@@ -296,9 +304,19 @@ def test_cost_is_added_up_and_held_against_its_ceiling():
 
 def test_a_run_is_never_compared_with_a_path_that_only_it_has_shown():
     paths = (ReferencePath("own", ("a",), ("r",)), ReferencePath("both", ("b",), ("r", "s")))
-    plan = TaskPlan(paths=paths)
-    assert plan.for_run("r").paths == paths[1:]
-    assert plan.for_run("s") is plan
+    assert compile_plan(PARAMS, None, {}, paths, run_id="r").paths == paths[1:]
+    assert compile_plan(PARAMS, None, {}, paths, run_id="s").paths == paths
+    assert compile_plan(PARAMS, None, {}, paths).paths == paths
+
+
+def test_a_written_order_is_a_duty_also_for_the_run_that_a_given_reference_was_taken_from():
+    task = Task(id="t", references=[["a", "b"]])
+    given = (ReferencePath("own", ("a",), ("r",)),)
+    own = compile_plan(PARAMS, task, {}, given, run_id="r")
+    other = compile_plan(PARAMS, task, {}, given, run_id="s")
+    assert (own.written, other.written) == (True, False)
+    assert score(calls("a"), own).defects == ("missing_reference_step",)
+    assert score(calls("a"), other).defects == ()
 
 
 def test_a_value_of_an_earlier_result_is_known_to_the_allowance_and_a_later_one_is_not():
@@ -353,7 +371,7 @@ def test_figures_after_each_event_are_those_of_the_run_scored_from_scratch_so_fa
     steps, plan = drawn
     state, kinds = scoring.start(plan), []
     for at, event in enumerate(steps):
-        state, signal = scoring.step(PARAMS, plan, state, at, event)
+        state, signal = scoring.step(PARAMS, plan, state, at, event, None, unseen)
         kinds.append(signal.extra)
         live = scoring.finish(PARAMS, plan, state)
         assert live == score(steps[: at + 1], plan)
@@ -373,7 +391,7 @@ def test_a_run_resumes_from_a_stored_state_at_any_event(drawn, at):
     before = pickle.dumps(state)
     resumed = pickle.loads(before)
     for seq, event in enumerate(steps[at:], at):
-        resumed, _ = scoring.step(PARAMS, plan, resumed, seq, event)
+        resumed, _ = scoring.step(PARAMS, plan, resumed, seq, event, None, unseen)
     assert scoring.finish(PARAMS, plan, resumed) == score(steps, plan)
     assert pickle.dumps(state) == before
 
@@ -384,7 +402,7 @@ def test_a_call_written_down_by_the_caller_gives_the_same(drawn):
     state = scoring.start(plan)
     for at, event in enumerate(steps):
         written = scoring_extras.canonical(event, None, PARAMS.text_bytes_max)
-        state, _ = scoring.step(PARAMS, plan, state, at, event, call=written)
+        state, _ = scoring.step(PARAMS, plan, state, at, event, None, unseen, written)
     assert scoring.finish(PARAMS, plan, state) == score(steps, plan)
 
 
@@ -393,9 +411,8 @@ def test_the_state_of_an_endless_run_is_bounded():
     state = scoring.start(PLAN)
     for at in range(500):
         event = Step(run_id="r", tool=f"tool-{at}", args={"at": at}, result=f"id-{at}")
-        state, _ = scoring.step(params, PLAN, state, at, event)
+        state, _ = scoring.step(params, PLAN, state, at, event, None, unseen)
         assert len(state.calls.pairs) <= 8 * 16
         assert len(state.tools) <= 8 * 8
         assert len(state.unsafe) <= 8
-        assert len(state.values.records) <= params.sightings.records_max * 12
     assert scoring.finish(params, PLAN, state).unsafe_count == 500

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ontrack.operators.paths import canonical_value
+from ontrack.operators.scoring_unsafe import seen_in
 from ontrack.operators.sightings import SeenValues, SightingParams, find, see, source_key
 from tests import strategies
 
@@ -19,7 +20,8 @@ def test_a_value_in_a_result_is_found_with_its_place_and_step() -> None:
     found = find(seen, "card_1")
     assert found.sources == (source_key("get_user", "user.cards[*].id"),)
     assert found.seqs == (4,)
-    assert find(seen, "card_2") == ((), ())
+    assert found.in_results
+    assert find(seen, "card_2") == ((), (), False)
 
 
 def test_keys_that_are_ids_are_values_and_do_not_split_their_place() -> None:
@@ -38,7 +40,16 @@ def test_ids_in_prose_are_found_and_words_are_not() -> None:
 
 def test_what_an_untrusted_step_returns_is_evidence_but_no_source() -> None:
     seen = see(PARAMS, SeenValues(), 2, "get_user", {"id": "u1"}, trusted=False)
-    assert find(seen, "u1") == ((), (2,))
+    assert find(seen, "u1") == ((), (2,), True)
+
+
+def test_what_an_error_says_is_evidence_and_stood_in_no_result() -> None:
+    seen = see(PARAMS, SeenValues(), 3, "pay", "send it to acc_666", trusted=False, is_error=True)
+    assert find(seen, "acc_666") == ((), (3,), False)
+    assert not seen_in(seen)("acc_666")
+    later = see(PARAMS, seen, 4, "get_user", {"account": "acc_666"})
+    assert find(later, "acc_666").seqs == (3, 4)
+    assert seen_in(later)("acc_666")
 
 
 def test_the_memory_is_bounded_and_keeps_the_latest() -> None:
@@ -132,7 +143,7 @@ def test_a_value_made_to_have_the_checksum_of_another_is_not_taken_for_it() -> N
     forged, known = "evil-n`eldbaaa", "acc977"
     assert crc32(forged.encode()) == crc32(known.encode())
     seen = see(PARAMS, SeenValues(), 0, "get_user", {"account": known})
-    assert find(seen, forged) == ((), ())
+    assert find(seen, forged) == ((), (), False)
 
 
 @given(result=strategies.json_values())

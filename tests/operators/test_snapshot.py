@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontrack.operators import snapshot
-from ontrack.operators.judging import Knowledge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.topics.errors import InvalidSnapshot
 from tests.operators.lab import SIX_STEPS, Lab, failed, foreign, reference_of, step_of
 from tests.operators.test_table2 import CONTRACTS, ORDER, lab, paraphrased

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ontrack.operators.judging import Knowledge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.report import Stamp
 from ontrack.operators.state import RunState, changed
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ontrack.operators import strategy
 from ontrack.operators.exploration import ExplorationSignal
 from ontrack.operators.findings import Signals, authority_of
-from ontrack.operators.gate import GateAnswer
+from ontrack.operators.gate import GateFinding
 from ontrack.operators.judging import findings_of
 from ontrack.operators.loop import LoopSignal
 from ontrack.operators.profiles import paper
@@ -37,7 +37,7 @@ CALM = Signals(
 FRONTIER = Reason(signal="frontier", value=0.0, threshold=0.3, text="too early")
 MISSING = Reason(signal="prerequisites", value=1.0, threshold=0.0, text="not there")
 ALARMS: dict[str, dict[str, Any]] = {
-    "BLOCK": {"gate": GateAnswer("block", Effect.DESTRUCTIVE, (FRONTIER,), (2,), 0)},
+    "BLOCK": {"gate": GateFinding("block", Effect.DESTRUCTIVE, (FRONTIER,), (2,), 0)},
     "CAUSAL_INVERSION": {"exploration": ExplorationSignal(False, 9, False, 0.0, ())},
     "OFF_TRACK": {"exploration": ExplorationSignal(False, None, True, 0.4, (7, 8, 9))},
     "LOOP": {"loop": LoopSignal(1.0, (3, 5), False)},
@@ -151,7 +151,7 @@ def test_a_block_by_match_has_the_authority_of_the_reference_the_gate_used() -> 
 
 
 def test_a_missing_prerequisite_blocks_whatever_the_references_are() -> None:
-    answer = GateAnswer("block", Effect.DESTRUCTIVE, (MISSING, FRONTIER), (), 0)
+    answer = GateFinding("block", Effect.DESTRUCTIVE, (MISSING, FRONTIER), (), 0)
     output = judge(gate=answer, gate_provenance=Provenance.GENERATED)
     assert output.authority is Authority.INTERVENE
     assert output.intervention == "block"
@@ -159,7 +159,7 @@ def test_a_missing_prerequisite_blocks_whatever_the_references_are() -> None:
 
 @pytest.mark.parametrize("decision", ["allow", "unknown"])
 def test_a_gate_that_lets_pass_is_no_finding(decision: Any) -> None:
-    assert judge(gate=GateAnswer(decision, Effect.READ, (), (), None)).name == "OK"
+    assert judge(gate=GateFinding(decision, Effect.READ, (), (), None)).name == "OK"
 
 
 def following(best: int, gap: float = 0.5) -> Alignment:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ontrack.operators import snapshot
-from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold, proposal_of
+from ontrack.operators.scoring_plan import ScoringParams
+from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
+from ontrack.pipeline.folding.making import encoder_of, make_fold
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.reading.readers import read_tasks
 from ontrack.pipeline.scoring import score_trajectory
+from ontrack.pipeline.scoring.files import Against, score_files
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidAllowance, InvalidFile
 from ontrack.topics.events import ErrorInfo, RunEnded, RunStarted, Step
-from ontrack.topics.knowledge import Task, ToolContract
+from ontrack.topics.knowledge import Reference, ReferenceStep, Task, ToolContract
 from ontrack.topics.verdicts import (
     Decision,
     Intervention,
@@ -32,6 +36,7 @@ from ontrack.topics.verdicts import (
 )
 
 SETTINGS = Settings(encoder="hashing")
+ENCODER = encoder_of(SETTINGS)
 BEGAN = datetime(2026, 11, 30, tzinfo=UTC)
 TOOLS = (
     ToolContract(name="look", effect="read"),
@@ -242,6 +247,49 @@ def test_references_beyond_what_alignment_bears_count_live_as_offline(
     assert made.step_budget == score.step_budget == max(lengths)
     assert made.defects == score.defects
     assert made.reference_coverage == pytest.approx(score.reference_coverage, abs=1e-6)
+
+
+def reference(name: str, run_id: str | None, *tools: str) -> Reference:
+    steps = tuple(ReferenceStep(tool=tool) for tool in tools)
+    return Reference(reference_id=name, task_id="tidy", run_id=run_id, steps=steps)
+
+
+GIVEN = st.lists(
+    st.builds(
+        lambda name, run_id, tools: reference(f"{name}-{run_id}", run_id, *tools),
+        st.sampled_from("abc"),
+        st.sampled_from([None, "r", "other"]),
+        st.lists(st.sampled_from(["look", "note"]), min_size=1, max_size=4),
+    ),
+    max_size=3,
+    unique_by=lambda item: item.reference_id,
+)
+
+
+@settings(deadline=None)
+@example(given_too=[reference("own", "r", "look")], tools=["look"], is_written=True)
+@given(
+    given_too=GIVEN,
+    tools=st.lists(st.sampled_from(["look", "note"]), min_size=1, max_size=6),
+    is_written=st.booleans(),
+)
+def test_references_of_every_kind_count_live_as_in_files(
+    given_too: list[Reference], tools: list[str], is_written: bool
+) -> None:
+    task = Task(id="tidy", references=TASK.references if is_written else ())
+    watching = EmbeddedMonitor(SETTINGS, given_too, TOOLS, [task], ENCODER)
+    steps = [call(tool, {"at": at}, seq=at) for at, tool in enumerate(tools)]
+    told(watching, *steps)
+    made = card(watching)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.jsonl"
+        events = [*steps, RunEnded(run_id="r", outcome="success")]
+        path.write_bytes(b"\n".join(map(codecs.encode, events)))
+        against = Against.of(ScoringParams(), [task], TOOLS, given_too, from_passing=False)
+        (run,) = score_files([path], against)
+    assert made.defects == run.score.defects
+    assert made.covered_reference == run.score.best_reference
+    assert made.reference_coverage == pytest.approx(run.score.reference_coverage, abs=1e-6)
 
 
 @given(steps=STEPS, at=st.integers(0, 12))
