@@ -31,3 +31,9 @@ class Knowledge:
         if self.references is None or best is None:
             return None
         return self.references.references[best].provenance
+
+    def reference_id(self, best: int | None) -> str | None:
+        """Return the id of a reference; None without one."""
+        if self.references is None or best is None:
+            return None
+        return self.references.references[best].reference_id

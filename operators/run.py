@@ -11,19 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rpds import HashTrieMap
-
-from ontrack.operators import (
-    abort,
-    finishing,
-    loop,
-    pooling,
-    prefix,
-    repeats,
-    scoring,
-    stall,
-    transport,
-)
+from ontrack.operators import abort, finishing, scoring, transport
+from ontrack.operators.acting import act_on, done, episode_of
 from ontrack.operators.admission import Admission
 from ontrack.operators.asking import (
     Standing,
@@ -33,7 +22,8 @@ from ontrack.operators.asking import (
     within_allowance,
 )
 from ontrack.operators.canonical import call_sha256
-from ontrack.operators.judging import Judged, for_converged, judge
+from ontrack.operators.confirming import judge_and_confirm
+from ontrack.operators.judging import Judged
 from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.report import (
@@ -41,15 +31,13 @@ from ontrack.operators.report import (
     Stamp,
     decision,
     intervention,
-    parent_halt,
     scorecard,
 )
 from ontrack.operators.report import verdict as verdict_record
 from ontrack.operators.sensing import Sensed, sense
-from ontrack.operators.state import RunState, changed
+from ontrack.operators.state import RunState, changed, counted
 from ontrack.operators.vectors import StepVectors
-from ontrack.operators.verdict import VerdictOutput
-from ontrack.topics.events import Agent, Event, Proposal, RunEnded, RunStarted, Step
+from ontrack.topics.events import Event, Proposal, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import (
     AFTER_HALT,
     SHADOW,
@@ -133,7 +121,7 @@ def step(
         asked = ask(profile, knowledge, _standing(state), event, vectors)
     sensed = sense(profile, state, seq, event, vectors, asked)
     moved = sensed.moved
-    judged, withdrawn, confirmed = _judge(profile, state, sensed)
+    judged, withdrawn, confirmed = judge_and_confirm(profile, state, sensed)
     abort_state, abort_signal = state.abort, None
     if profile.abort is not None:
         abort_state, abort_signal = abort.step(
@@ -141,9 +129,9 @@ def step(
         )
     if state.shadow:  # nobody is told to halt: should it go on like that, it is halted later
         abort_state = replace(abort_state, halted=state.abort.halted)
-    act = _act(profile, state, seq, judged.output, abort_signal, len(state.seen) + 1)
+    act = act_on(profile, state, seq, judged.output, abort_signal, len(state.seen) + 1)
     all_flags = _flags(flags, admission, state, sensed, judged, withdrawn)
-    if state.shadow and act is not None and act[0] is InterventionName.HALT:
+    if state.shadow and act is not None and act.wanted is InterventionName.HALT:
         all_flags = (*all_flags, WOULD_HALT)
     new_state = changed(
         state,
@@ -157,19 +145,19 @@ def step(
         strategy=judged.strategy,
         abort=abort_state,
         # What is not said in shadow is still to be said when the run leaves it.
-        episode=state.episode if state.shadow else _episode(judged.output),
-        verdicts=_count(state.verdicts, judged.output.name),
+        episode=state.episode if state.shadow else episode_of(judged.output),
+        verdicts=counted(state.verdicts, judged.output.name),
     )
     best = judged.alignment
     record = verdict_record(
         state.stamp,
-        _identity(new_state),
+        new_state.identity,
         seq,
         event.tool,
         judged.output,
         Numbers.of(
             best,
-            _best_reference(knowledge, best),
+            knowledge.reference_id(None if best is None else best.best),
             sensed.signals.gain,
             sensed.rank_score,
         ),
@@ -179,23 +167,15 @@ def step(
     )
     if act is None or state.shadow:  # in shadow nothing was said, so nothing is to be counted
         return new_state, record, None
-    wanted, reason, evidence = act
-    counted = replace(
-        new_state,
-        interventions=_count(state.interventions, wanted),
-        abort=replace(abort_state, halted=abort_state.halted or wanted is InterventionName.HALT),
-    )
     made = intervention(
         state.stamp,
-        _identity(new_state),
+        new_state.identity,
         seq,
         judged.output,
-        wanted,
-        reason,
-        evidence,
+        *act,
         event.trace,
     )
-    return counted, record, made
+    return done(new_state, act.wanted), record, made
 
 
 def propose(
@@ -209,11 +189,11 @@ def propose(
     seq = state.highest + 1 if proposal.seq is None else proposal.seq
     return decision(
         state.stamp,
-        _identity(state),
+        state.identity,
         seq,
         proposal.tool,
         answer,
-        _reference_id(state.knowledge, answer.best),
+        state.knowledge.reference_id(answer.best),
         call_sha256(proposal.tool, proposal.args),
         authority,
     )
@@ -227,10 +207,10 @@ def end(profile: Profile, state: RunState, event: RunEnded) -> Scorecard:
         final = finishing.finish(
             profile.transport, profile.prefix, references, state.transport, state.prefix
         )
-    best = None if final is None else _reference_id(state.knowledge, final.best)
+    best = state.knowledge.reference_id(None if final is None else final.best)
     return scorecard(
         state.stamp,
-        _identity(state),
+        state.identity,
         event,
         len(state.seen),
         state.errors,
@@ -252,111 +232,11 @@ def _path(profile: Profile, state: RunState, event: RunEnded) -> scoring.PathSco
     return scoring.finish(profile.scoring, plan, scoring.clock(state.scoring, event))
 
 
-def halt_by_parent(state: RunState, parent_run_id: str) -> tuple[RunState, Intervention]:
-    """Halt a run because the one that started it was halted."""
-    act = parent_halt(state.stamp, _identity(state), max(state.highest, 0), parent_run_id)
-    halted = replace(
-        state,
-        abort=replace(state.abort, halted=True),
-        interventions=_count(state.interventions, InterventionName.HALT),
-    )
-    return halted, act
-
-
-def resume(state: RunState) -> RunState:
-    """Let a halted run go on: what was counted towards its halt is counted anew.
-
-    What it has seen, done and obtained stays, so that prerequisites stay fulfilled.
-    """
-    return replace(
-        state,
-        abort=abort.AbortState(),
-        episode=(),
-        loop=loop.LoopState(),
-        stall=stall.StallState(),
-        repeats=repeats.RepeatState(),
-    )
-
-
 def _standing(state: RunState) -> Standing:
     # Beyond the graph's limit the coupling stands still and says nothing of where the run is now.
     is_current = len(state.seen) == state.prefix.size
     coupling = state.transport if is_current else None
     return Standing(state.ledger, coupling, state.prefix.hops, state.values)
-
-
-def _act(
-    profile: Profile,
-    state: RunState,
-    seq: int,
-    output: VerdictOutput,
-    density: abort.AbortSignal | None,
-    steps: int,
-) -> tuple[InterventionName, str, tuple[int, ...]] | None:
-    """Say what must happen after a step, why, and on what evidence; None: nothing."""
-    if steps >= profile.steps_max:
-        text = f"the run has reached {profile.steps_max} steps, the most a run may have"
-        return InterventionName.HALT, text, (seq,)
-    reason = output.reasons[0].text if output.reasons else ""
-    if density is not None and density.halt:
-        severe = len(density.evidence)
-        text = f"{severe} of the last {density.window} steps were severe; {reason}"
-        return InterventionName.HALT, text, density.evidence
-    wanted = output.intervention
-    if wanted is None:
-        return None
-    lasts = _episode(output) == state.episode or state.abort.halted
-    if profile.once and lasts and wanted is not InterventionName.BLOCK:
-        return None
-    return wanted, reason, output.evidence
-
-
-def _episode(output: VerdictOutput) -> tuple[str, ...]:
-    """Name what a verdict is about: as long as it stays the same, it is one and the same alarm."""
-    return (output.name.value, *(reason.signal for reason in output.reasons[:1]))
-
-
-def _judge(
-    profile: Profile,
-    state: RunState,
-    sensed: Sensed,
-) -> tuple[Judged, bool, bool | None]:
-    """Judge a step; confirm or withdraw by the converged solve what would intervene.
-
-    Returns
-    -------
-    judged, withdrawn, confirmed
-        Whether the verdict of the fast path was withdrawn, and whether a verdict that rests on the
-        coupling was confirmed (None where none does).
-    """
-    references, moved = state.knowledge.references, sensed.moved
-    signals, consumed = sensed.signals, sensed.delta.consumed
-    explored, followed = state.exploration, state.strategy
-    lifecycle = profile.exploration
-    known = state.knowledge
-    judged = judge(profile, known, explored, followed, signals, consumed, lifecycle)
-    if not judged.output.by_transport or judged.output.intervention is None:
-        return judged, False, None
-    assert references is not None
-    assert sensed.aligned_before is not None
-    assert moved.transport is not None
-    age = prefix.age_weights(profile.prefix, moved.prefix)
-    converged = pooling.converge(
-        profile.transport,
-        references,
-        sensed.aligned_before,
-        moved.transport,
-        moved.prefix.hops,
-        age,
-    )
-    signals = replace(signals, alignment=converged)
-    solved = judge(profile, known, explored, followed, signals, consumed, for_converged(lifecycle))
-    confirmed = None
-    if solved.output.by_transport:
-        confirmed = solved.output.intervention is not None
-    elif solved.output.intervention is None:
-        confirmed = False
-    return solved, solved.output.name != judged.output.name, confirmed
 
 
 def _flags(
@@ -385,24 +265,6 @@ def _flags(
         *admission.flags,
         *(name for name, raised in checks.items() if raised),
     )
-
-
-def _identity(state: RunState) -> tuple[str, str | None, Agent | None, str | None]:
-    return state.run_id, state.task_id, state.agent, state.tenant
-
-
-def _best_reference(knowledge: Knowledge, alignment: transport.Alignment | None) -> str | None:
-    return None if alignment is None else _reference_id(knowledge, alignment.best)
-
-
-def _reference_id(knowledge: Knowledge, best: int | None) -> str | None:
-    if knowledge.references is None or best is None:
-        return None
-    return knowledge.references.references[best].reference_id
-
-
-def _count(counts: HashTrieMap[str, int], name: str) -> HashTrieMap[str, int]:
-    return counts.insert(name, (counts.get(name) or 0) + 1)
 
 
 def _add(total: float | None, part: float | None) -> float | None:

@@ -82,6 +82,11 @@ class RunState:
     abort: abort.AbortState = field(default_factory=abort.AbortState)
     shadow: bool = False
 
+    @property
+    def identity(self) -> tuple[str, str | None, Agent | None, str | None]:
+        """Who it is, in every record: run, task, agent, tenant."""
+        return self.run_id, self.task_id, self.agent, self.tenant
+
 
 _NAMES = RunState.__match_args__
 _VALUES = attrgetter(*_NAMES)
@@ -98,3 +103,8 @@ def changed(state: RunState, **changes: Any) -> RunState:
     kept: dict[str, Any] = dict(zip(_NAMES, _VALUES(state), strict=True))
     kept.update(changes)
     return RunState(**kept)
+
+
+def counted(counts: HashTrieMap[str, int], name: str) -> HashTrieMap[str, int]:
+    """Return counts by name with one more of a name."""
+    return counts.insert(name, (counts.get(name) or 0) + 1)

@@ -78,8 +78,8 @@ def _encoder(settings: Settings) -> Check:
 
 def _profile(settings: Settings, encoder_works: bool) -> Check:
     def look() -> str:
-        from ontrack.pipeline.embedded import profile_of
         from ontrack.pipeline.encoding.encoders import make_encoder
+        from ontrack.pipeline.making import profile_of
 
         if not encoder_works:
             return profile_of(settings, settings.encoder).name

@@ -4,85 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from ontrack.operators.overrides import override
-from ontrack.operators.profiles import Profile, make_profile
-from ontrack.pipeline.calibrated import warn_of_mismatch
-from ontrack.pipeline.encoding.encoders import CachedEncoder, Encoder, make_encoder
+from ontrack.pipeline.encoding.encoders import Encoder
 from ontrack.pipeline.folding.fold import Fold
-from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.timing import Observe, timed_apply, unobserved
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
-from ontrack.solver import kernels
 from ontrack.topics import codecs
-from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import Event, Notice, Proposal, RunEnded, Step
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import Decision, Output
-
-
-def profile_of(settings: Settings, encoder_name: str) -> Profile:
-    """Return the profile that the settings name, with their changes to it.
-
-    Raises
-    ------
-    InvalidSettings
-        A change names no setting of an operator, or its value is not possible there.
-    UnknownName
-        There is no such profile.
-    """
-    profile = make_profile(settings.profile, encoder_name)
-    changed = override(profile, settings.operators)
-    return replace(changed, show_arguments=settings.show_arguments)
-
-
-def make_fold(settings: Settings, encoder: Encoder | None = None) -> Fold:
-    """Build the fold that the settings describe, with an empty library.
-
-    Parameters
-    ----------
-    encoder
-        In place of the one that the settings name.
-
-    Raises
-    ------
-    InvalidSettings
-        The kernel numba was asked for and is not installed, or an encoder, a profile or a change
-        to it is not possible.
-    """
-    use_kernel(settings)
-    encoder = CachedEncoder(
-        encoder or make_encoder(settings.encoder), settings.encoder_cache_entries
-    )
-    profile = profile_of(settings, encoder.name)
-    warn_of_mismatch(settings.calibration, encoder.name, profile.name)
-    redaction = settings.redaction
-    return Fold(
-        profile,
-        encoder,
-        Library(profile, encoder, redaction=redaction),
-        settings.limits,
-        settings.ended_runs_max,
-        settings.intervene,
-        settings.warm_runs_max,
-        redaction,
-    )
-
-
-def use_kernel(settings: Settings) -> None:
-    """Put the solver's kernel in force for this process; compiled and called before any event.
-
-    Raises
-    ------
-    InvalidSettings
-        numba was asked for and is not installed.
-    """
-    try:
-        kernels.use(settings.kernel)
-    except ValueError as error:
-        raise InvalidSettings(f"kernel: {error}") from error
 
 
 class EmbeddedMonitor:
@@ -97,8 +29,6 @@ class EmbeddedMonitor:
     ----------
     settings
         Those it was made with.
-    given
-        The references, contracts and tasks it was made with.
 
     Examples
     --------
@@ -120,9 +50,8 @@ class EmbeddedMonitor:
     ) -> None:
         self._observe = observe
         self.settings = settings
-        self.given = (tuple(references), tuple(contracts), tuple(tasks))
         self.fold = make_fold(settings, encoder)
-        self.fold.library.fill(*self.given)
+        self.fold.library.fill(references, contracts, tasks)
         self.state = self.fold.partition()
         self._fed = 0
 
@@ -172,9 +101,9 @@ class EmbeddedMonitor:
         return self.propose(read.event)
 
     def twin(self) -> Fold:
-        """Return a fold of its own that judges as this one does; slow, and fit for a thread."""
+        """Return a fold of its own that judges new runs as this one does now."""
         fold = make_fold(self.settings, self.fold.encoder)
-        fold.library.fill(*self.given)
+        fold.library.fill_from(self.fold.library)
         return fold
 
     def close(self) -> Iterator[Output]:

@@ -40,9 +40,9 @@ def test_every_file_and_function_that_the_page_names_is_there() -> None:
     assert calls
     for module, name in calls:
         texts = [path.read_text(encoding="utf-8") for path in files if path.stem == module]
-        assert any(re.search(rf"^ *(?:async def |def |class )?{name}\b", text, re.M) for text in texts), (
-            f"{module}.{name}"
-        )
+        assert any(
+            re.search(rf"^ *(?:async def |def |class )?{name}\b", text, re.M) for text in texts
+        ), f"{module}.{name}"
 
 
 def test_every_package_of_the_pipeline_is_a_box_and_no_arrow_points_up() -> None:

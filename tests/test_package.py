@@ -22,9 +22,9 @@ from ontrack.pipeline import sdk
 from ontrack.pipeline.alerting.chat import Chat
 from ontrack.pipeline.alerting.settings import AppriseSink
 from ontrack.pipeline.cli import dashboard
-from ontrack.pipeline.embedded import use_kernel
 from ontrack.pipeline.encoding.encoders import make_encoder
 from ontrack.pipeline.evaluation.figures import require_matplotlib
+from ontrack.pipeline.making import use_kernel
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.telemetry.facade import check_telemetry
 from ontrack.topics.errors import OnTrackError

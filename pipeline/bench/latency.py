@@ -26,7 +26,7 @@ from ontrack.pipeline.bench.stage import WorkerProcess
 from ontrack.pipeline.bench.workload import Asked, Message
 from ontrack.pipeline.gating.wire import GATE_PATH
 from ontrack.pipeline.kafka.connection import client_arguments, start_consumer, topics_of
-from ontrack.pipeline.kafka.log import source_offset
+from ontrack.pipeline.kafka.messages import source_offset
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable

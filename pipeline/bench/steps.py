@@ -16,7 +16,7 @@ from ontrack.pipeline.bench.alignments import (
 )
 from ontrack.pipeline.bench.clock import Contestant
 from ontrack.pipeline.bench.monitoring import MonitorStep
-from ontrack.pipeline.embedded import use_kernel
+from ontrack.pipeline.making import use_kernel
 from ontrack.pipeline.settings import Settings
 
 SIZES = (20, 40, 80)

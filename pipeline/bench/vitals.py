@@ -10,8 +10,8 @@ from ontrack.operators import repeats
 from ontrack.operators.repeats import RepeatParams, RepeatSignal, RepeatState
 from ontrack.pipeline.bench.clock import Contestant
 from ontrack.pipeline.bench.online import OnlineAlignments, streaming_alignments
-from ontrack.pipeline.embedded import profile_of
 from ontrack.pipeline.evaluation.corpus import Recording
+from ontrack.pipeline.making import profile_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import InvalidInput, InvalidSettings
 from ontrack.topics.events import Step

@@ -99,7 +99,6 @@ def command(
         raise click.UsageError("calibrate reads PATH twice, which standard input does not allow")
     one_blas_thread()  # before anything imports numpy
     from ontrack.pipeline.calibrated import Budget
-    from ontrack.pipeline.embedded import make_fold
     from ontrack.pipeline.evaluation.calibration import calibrate
     from ontrack.pipeline.evaluation.calibration_file import describe, files_of, settings_file
     from ontrack.pipeline.evaluation.calibration_readings import Material
@@ -108,6 +107,7 @@ def command(
     from ontrack.pipeline.evaluation.processes import processors, run_jobs
     from ontrack.pipeline.evaluation.watching import Setup
     from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.making import make_fold
     from ontrack.pipeline.reading.readers import read_tools
     from ontrack.pipeline.settings import load_settings
 

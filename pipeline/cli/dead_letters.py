@@ -63,6 +63,9 @@ def list_(
 ) -> None:
     """Print the dead letters that are kept: where each stood, its error class, its text.
 
+    An id is the place of the message: topic, partition and offset. Of a file the same message has
+    another one, its line, so what `ontrack replay FILE` shows has other ids.
+
     No consumer group is touched. With --json the very bytes of the topic are printed; the original
     message is in value_base64.
     """

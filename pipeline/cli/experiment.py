@@ -214,11 +214,11 @@ def prepare(
         Every run of a task gets equally many references.
     """
     one_blas_thread()  # before anything imports numpy
-    from ontrack.pipeline.embedded import make_fold
     from ontrack.pipeline.evaluation.corpus import ReferencePlan, read_corpora, told_apart
     from ontrack.pipeline.evaluation.processes import processors
     from ontrack.pipeline.evaluation.watching import Setup
     from ontrack.pipeline.log import set_up_logging
+    from ontrack.pipeline.making import make_fold
     from ontrack.pipeline.reading.readers import read_tools
     from ontrack.pipeline.settings import load_settings
 

@@ -372,13 +372,13 @@ def _axiomatic(given: _Given, goals: Sequence[str]) -> list[Reference]:
 
 def _profile(settings: Settings) -> tuple[Profile, CachedEncoder]:
     """Return the profile that tests sets, and the encoder; the paper's has no self-test."""
-    from ontrack.operators.profiles import make_profile
-    from ontrack.pipeline.encoding.encoders import CachedEncoder, make_encoder
+    from ontrack.pipeline.making import encoder_of, profile_of
 
-    made = CachedEncoder(make_encoder(settings.encoder), settings.encoder_cache_entries)
-    profile = make_profile(settings.profile, made.name)
+    made = encoder_of(settings)
+    profile = profile_of(settings, made.name)
     if profile.selftest is None:
-        profile = make_profile("default", made.name)
+        default = settings.model_copy(update={"profile": "default", "operators": {}})
+        profile = profile_of(default, made.name)
     return profile, made
 
 

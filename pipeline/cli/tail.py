@@ -15,7 +15,9 @@ from ontrack.pipeline.settings import load_settings
 @broker_option
 @json_option
 @click.option(
-    "--from-beginning", is_flag=True, help="Everything that is kept, not only what comes."
+    "--from-beginning",
+    is_flag=True,
+    help="Everything that is kept, by its time, and then what comes; else only what comes.",
 )
 @click.option(
     "--until-idle", type=float, metavar="SECONDS", help="Stop after so long without anything new."

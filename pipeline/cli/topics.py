@@ -67,6 +67,9 @@ def show(as_json: bool, asyncapi: bool) -> None:
             )
 
 
+command.add_command(show, "list")  # what other groups of commands call it
+
+
 @command.command()
 @click.argument("names", nargs=-1, metavar="[TOPIC]…")
 @click.option(

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
-from ontrack.pipeline.encoding.encoders import CachedEncoder, make_encoder
 from ontrack.pipeline.evaluation.corpus import Recording
 from ontrack.pipeline.evaluation.injected import Herd
 from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.making import encoder_of, make_fold, profile_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.events import Event, RunEnded, Step
 from ontrack.topics.knowledge import ToolContract
@@ -116,10 +116,8 @@ class Watcher:
         self.settings = setup.settings
         self.contracts = {contract.name: contract for contract in setup.contracts}
         self.recordings = {run.run_id: run for run in setup.recordings}
-        self.encoder = CachedEncoder(
-            make_encoder(setup.settings.encoder), setup.settings.encoder_cache_entries
-        )
-        self.profile = EmbeddedMonitor(setup.settings).fold.profile
+        self.encoder = encoder_of(setup.settings)
+        self.profile = profile_of(setup.settings, self.encoder.name)
 
     @cached_property
     def herd(self) -> Herd:
@@ -132,6 +130,7 @@ class Watcher:
             self.settings,
             [reference.as_reference_of(task) for reference in references],
             self.contracts.values(),
+            encoder=self.encoder,
         )
         found.fold.library.pool_with(self.fleet)
         return found
@@ -139,7 +138,7 @@ class Watcher:
     @cached_property
     def fleet(self) -> Library:
         """What a fleet's monitor would hold: the successes of all tasks, whose self-tests count."""
-        fold = EmbeddedMonitor(self.settings).fold
+        fold = make_fold(self.settings, self.encoder)
         successes = [run for run in self.recordings.values() if run.succeeded]
         fold.library.fill(
             [run.as_reference_of(run.key) for run in successes], self.contracts.values()

@@ -30,7 +30,8 @@ from ontrack.topics.errors import InvalidSnapshot
 
 PARTITION_KEY = b""
 _KIND = "partition-4"
-VALUE_BYTES_MAX = 8_000_000  # what the topic takes, with room for the rest of a message
+VALUE_BYTES_MAX = 8_000_000
+"""What the topic takes, with room for the rest of a message; a larger entry is cut into parts."""
 
 
 @dataclass(frozen=True, slots=True)

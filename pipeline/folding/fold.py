@@ -204,6 +204,20 @@ class Fold:
         event = self.redaction.event(decoded.event)
         return decoded if event is decoded.event else decoded._replace(event=event)
 
+    def named(self, record: Record) -> Event | None:
+        """Return the event of a record as it will be folded; None where it cannot be read."""
+        try:
+            return self._decoded(record).event
+        except InvalidEvent:
+            return None  # the fold makes a dead letter of it
+
+    def asked(self, record: Record) -> Proposal | None:
+        """Return the proposal of a record; None where it cannot be read."""
+        try:
+            return codecs.decode_proposal(record.value, self._limits).event
+        except InvalidEvent:
+            return None
+
     def decide(self, state: PartitionState, record: Record) -> Decision | DeadLetter:
         """Answer one record of the proposals topic; the partition's runs stay as they are."""
         try:

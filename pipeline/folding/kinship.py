@@ -6,7 +6,7 @@ notices in the log of events (decision 0010).
 
 from __future__ import annotations
 
-from ontrack.operators import run
+from ontrack.operators import acting
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.topics.events import ChildStarted, Event, Notice, ParentHalted, RunResumed
 from ontrack.topics.verdicts import Intervention
@@ -36,7 +36,7 @@ def parent_halted(state: PartitionState, event: ParentHalted) -> list[Notice | I
     known = state.runs.get(event.run_id)
     if known is None or known.abort.halted or known.shadow:
         return []
-    state.runs[event.run_id], intervention = run.halt_by_parent(known, event.parent_run_id)
+    state.runs[event.run_id], intervention = acting.halt_by_parent(known, event.parent_run_id)
     return [*tell_children(state, event.run_id), intervention]
 
 
@@ -45,7 +45,7 @@ def resumed(state: PartitionState, event: RunResumed) -> None:
     state.family.resume(event.run_id)
     known = state.runs.get(event.run_id)
     if known is not None and known.abort.halted:
-        state.runs[event.run_id] = run.resume(known)
+        state.runs[event.run_id] = acting.resume(known)
 
 
 def tell_children(state: PartitionState, run_id: str) -> list[Notice]:

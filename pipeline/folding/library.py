@@ -9,102 +9,63 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
-from ontrack.operators import selftest
 from ontrack.operators.allowance import compile_allowance
-from ontrack.operators.judging import Knowledge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
-from ontrack.operators.references import choose, compile_references, texts, tools_of
+from ontrack.operators.references import choose, tools_of
 from ontrack.operators.scoring_coverage import ReferencePath
 from ontrack.operators.scoring_plan import TaskPlan, compile_plan
-from ontrack.operators.selftest import SelfTest, limited, pooled
-from ontrack.operators.values import compile_values
+from ontrack.operators.selftest import SelfTest, limited
 from ontrack.pipeline.encoding.encoders import CachedEncoder
+from ontrack.pipeline.folding.reference_sets import ReferenceSets
+from ontrack.pipeline.folding.shelf import ALWAYS, Chosen, Current, Shelf, View, is_written
 from ontrack.topics.events import Agent
 from ontrack.topics.knowledge import STEPS_MAX, Reference, Switch, Task, ToolContract
 
-ALWAYS = -1  # published before every event
-POOL_TASKS_MAX = 32  # tasks whose self-tests are summed up
-POOL_LIKENESS_MIN = 0.3  # Jaccard likeness of the tools of two tasks of one kind
+VIEWS_MAX = 64  # times at which the library is remembered as it was then
 
 
-Item = TypeVar("Item")
+class Items(NamedTuple):
+    """Knowledge as it is published."""
+
+    references: tuple[Reference, ...] = ()
+    contracts: tuple[ToolContract, ...] = ()
+    tasks: tuple[Task, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Version(Generic[Item]):
-    published_ms: int
-    number: int  # in the order of arrival on its shelf
-    item: Item | None  # None: withdrawn
+class Preparation:
+    """What must be worked out before a run can be judged; :meth:`make` is fit for a thread.
 
+    It reads what does not change any more: a view, and sets of which any thread may ask.
+    """
 
-@dataclass(frozen=True, slots=True)
-class _Current(Generic[Item]):
-    number: int
-    item: Item
+    def __init__(
+        self, sets: ReferenceSets, view: View, chosen: Chosen, pool_of: View | None
+    ) -> None:
+        self._sets = sets
+        self._view = view
+        self._chosen = chosen
+        self._pool_of = pool_of
+        self.pool: tuple[View, frozenset[str], SelfTest | None] | None = None
 
-
-# Which version of a reference: its number on its shelf and -1, or of the task it is written in and
-# its index there.
-_ReferenceVersion = tuple[int, int]
-_SetKey = tuple[tuple[int, int], tuple[_ReferenceVersion, ...]]
-_WITHOUT_REFERENCES: dict[str, object] = {"references": (), "allowed": None, "predicates": {}}
-_PlanKey = tuple[str | None, tuple[_ReferenceVersion, ...]]
-
-
-class _Shelf(Generic[Item]):
-    """Versions of each key, oldest first."""
-
-    def __init__(self) -> None:
-        self._versions: dict[str, list[_Version[Item]]] = {}
-        self._times: list[int] = []
-
-    def put(self, key: str, item: Item | None, published_ms: int) -> None:
-        versions = self._versions.setdefault(key, [])
-        versions.append(_Version(published_ms, len(self._times), item))
-        versions.sort(key=lambda version: version.published_ms)
-        self._times.append(published_ms)
-
-    def as_of(self, time_ms: int | None) -> dict[str, _Current[Item]]:
-        """Return what was published up to a time; None means by now."""
-        found: dict[str, _Current[Item]] = {}
-        for key, versions in self._versions.items():
-            current: _Version[Item] | None = None
-            for version in versions:
-                if time_ms is None or version.published_ms <= time_ms:
-                    current = version
-            if current is not None and current.item is not None:
-                found[key] = _Current(current.number, current.item)
-        return found
-
-    def mark(self, time_ms: int) -> tuple[int, int]:
-        """Return a mark of what was published up to a time: equal marks, equal content.
-
-        Versions are only ever added, so their count and the last to arrive tell them apart.
-        """
-        numbers = [
-            version.number
-            for versions in self._versions.values()
-            for version in versions
-            if version.published_ms <= time_ms
-        ]
-        return len(numbers), max(numbers, default=-1)
-
-    def __len__(self) -> int:
-        """Return how many versions were ever published."""
-        return len(self._times)
-
-    def times(self) -> list[int]:
-        """Return the distinct times of publication, sorted."""
-        return sorted(set(self._times))
+    def make(self) -> None:
+        """Compile the references and, where their self-test counts, those of tasks like theirs."""
+        known = self._sets.of(self._view, self._chosen)
+        if self._pool_of is not None and known.selftest is not None:
+            tools = tools_of(self._chosen)
+            self.pool = self._pool_of, tools, self._sets.pool(self._pool_of, tools)
 
 
 class Library:
     """Knowledge by time, compiled on demand and cached.
+
+    One thread asks and publishes; what takes long can be made in another beforehand, see
+    :meth:`preparation`.
 
     Parameters
     ----------
@@ -116,6 +77,8 @@ class Library:
         Reference sets kept compiled (least recently used ones go).
     redaction
         Of references, as of the runs that are compared with them.
+    pinned
+        Known always, and whatever is published under these names later does not count.
     """
 
     def __init__(
@@ -124,29 +87,43 @@ class Library:
         encoder: CachedEncoder,
         compiled_max: int = 1024,
         redaction: Redaction | None = None,
+        pinned: Items = Items(),  # noqa: B008
     ) -> None:
         self._redaction = redaction or Redaction()
         self._profile = profile
-        self._encoder = encoder
-        self._compiled_max = compiled_max
-        self._references: _Shelf[Reference] = _Shelf()
-        self._contracts: _Shelf[ToolContract] = _Shelf()
-        self._tasks: _Shelf[Task] = _Shelf()
-        self._switches: _Shelf[Switch] = _Shelf()
-        self._current_switches: dict[str, _Current[Switch]] | None = None
+        self._references: Shelf[Reference] = Shelf()
+        self._contracts: Shelf[ToolContract] = Shelf()
+        self._tasks: Shelf[Task] = Shelf()
+        self._switches: Shelf[Switch] = Shelf()
+        self._current_switches: dict[str, Current[Switch]] | None = None
         self._pooled_with: Library | None = None
         self._epochs: list[int] | None = None
-        self._views: OrderedDict[int, _View] = OrderedDict()
-        self._sets: OrderedDict[_SetKey, Knowledge] = OrderedDict()
+        self._views: OrderedDict[int, View] = OrderedDict()
+        self._sets = ReferenceSets(profile, encoder, compiled_max)
+        self._pinned: tuple[frozenset[str], frozenset[str], frozenset[str]] = (
+            frozenset(),
+            frozenset(),
+            frozenset(),
+        )
+        self.fill(*pinned)
+        self._pinned = (
+            frozenset(item.reference_id for item in pinned.references),
+            frozenset(item.name for item in pinned.contracts),
+            frozenset(item.id for item in pinned.tasks),
+        )
 
     def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
         """Publish a reference, or withdraw it (None)."""
+        if key in self._pinned[0]:
+            return
         redacted = None if item is None else self._redaction.reference(item)
         self._references.put(key, redacted, published_ms)
         self._changed()
 
     def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
         """Publish a tool contract, or withdraw it (None)."""
+        if key in self._pinned[1]:
+            return
         self._contracts.put(key, item, published_ms)
         self._changed()
 
@@ -160,6 +137,8 @@ class Library:
         """
         if item is not None:
             compile_allowance(item, {})
+        if key in self._pinned[2]:
+            return
         redacted = None if item is None else self._redaction.task(item)
         self._tasks.put(key, redacted, published_ms)
         self._changed()
@@ -201,29 +180,85 @@ class Library:
             What a task allows cannot be compiled.
         """
         for reference in references:
-            redacted = self._redaction.reference(reference)
-            self._references.put(reference.reference_id, redacted, ALWAYS)
+            self.add_reference(reference.reference_id, reference)
         for contract in contracts:
-            self._contracts.put(contract.name, contract, ALWAYS)
+            self.add_contract(contract.name, contract)
         for task in tasks:
-            compile_allowance(task, {})
-            self._tasks.put(task.id, self._redaction.task(task), ALWAYS)
+            self.add_task(task.id, task)
+
+    def fill_from(self, other: Library) -> None:
+        """Publish all that counts in another library now, as known from the start."""
+        for reference in other.current().references:  # redacted there
+            self._references.put(reference.reference_id, reference, ALWAYS)
+        for contract in other.current().contracts:
+            self._contracts.put(contract.name, contract, ALWAYS)
+        for task in other.current().tasks:
+            self._tasks.put(task.id, task, ALWAYS)
+        for key, switch in other._switches.as_of(None).items():
+            self.add_switch(key, switch.item)
         self._changed()
+
+    def current(self) -> Items:
+        """Return what counts now, redacted."""
+        return Items(self._references.items(), self._contracts.items(), self._tasks.items())
+
+    def contracts_now(self) -> dict[str, ToolContract]:
+        """Return the contracts that count now, by the name of the tool."""
+        return {contract.name: contract for contract in self._contracts.items()}
 
     def knowledge(self, task_id: str | None, run_id: str, time_ms: int | None) -> Knowledge:
         """Return what a run is compared with whose first event has this time."""
+        preparation = self.preparation(task_id, run_id, time_ms)
+        if preparation is not None:
+            preparation.make()
+            self.keep(preparation)
         view = self._view(time_ms)
-        chosen = self._chosen(view, task_id, run_id)
+        chosen = view.chosen(task_id, run_id)
         plan = self._plan(view, task_id, run_id)
         if not chosen:
             return Knowledge(view.contracts, plan=plan)
-        known = replace(self._compiled(view, chosen), plan=plan)
+        known = replace(self._sets.of(view, chosen), contracts=view.contracts, plan=plan)
         if known.selftest is None or self._profile.selftest is None:
             return known
         pool = (self._pooled_with or self)._pool(tools_of(chosen), time_ms)
         return replace(known, selftest=limited(known.selftest, pool))
 
-    def _plan(self, view: _View, task_id: str | None, run_id: str) -> TaskPlan | None:
+    def preparation(
+        self, task_id: str | None, run_id: str, time_ms: int | None
+    ) -> Preparation | None:
+        """Return what takes long in :meth:`knowledge` of the same run; None if all is there.
+
+        Make it in a thread, then :meth:`keep` it: what is published meanwhile is later than the
+        run's first event, and so changes nothing of it.
+        """
+        view = self._view(time_ms)
+        chosen = view.chosen(task_id, run_id)
+        if not chosen:
+            return None
+        known = self._sets.known(view, chosen)
+        # Of a library that asks another one the pool is not ours to make.
+        pool_of = view if self._pooled_with is None else None
+        if known is None:
+            return Preparation(self._sets, view, chosen, pool_of)
+        if known.selftest is None or pool_of is None or tools_of(chosen) in view.pools:
+            return None
+        return Preparation(self._sets, view, chosen, pool_of)
+
+    def keep(self, preparation: Preparation) -> None:
+        """Keep what a preparation has made."""
+        if preparation.pool is not None:
+            view, tools, pool = preparation.pool
+            view.pools[tools] = pool
+
+    def pool_with(self, other: Library) -> None:
+        """Judge the self-tests by another library's, for a library that holds a single task."""
+        self._pooled_with = other
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of current references, contracts and tasks."""
+        return {name: len(items) for name, items in self.current()._asdict().items()}
+
+    def _plan(self, view: View, task_id: str | None, run_id: str) -> TaskPlan | None:
         """Return what the path of a run is scored against.
 
         All references of the task, as offline: a pointer costs next to nothing, and a budget must
@@ -239,162 +274,49 @@ class Library:
         key = task_id, tuple(view.versions[id(reference)] for reference in chosen)
         plan = view.plans.get(key)
         if plan is None:
-            plan = view.plans[key] = replace(
-                compile_plan(
-                    self._profile.scoring,
-                    # Its references are among the chosen ones, as far as they are usable.
-                    None if task is None else task.model_copy(update=_WITHOUT_REFERENCES),
-                    view.contracts,
-                    [ReferencePath.of(reference) for reference in chosen],
-                ),
-                task_id=task_id,
-                # Contracts and tasks come independently of each other: a condition on an argument
-                # that the tool has not is no reason to stop here, it merely never holds.
-                allowance=None if task is None else compile_allowance(task, {}),
-                written=bool(chosen)
-                and all(_is_written(view.versions[id(item)]) for item in chosen),
+            given = [each for each in chosen if not is_written(view.versions[id(each)])]
+            plan = compile_plan(
+                self._profile.scoring,
+                task,
+                view.contracts,
+                [ReferencePath.of(reference) for reference in given],
+                lenient=True,
             )
+            plan = view.plans[key] = replace(plan, task_id=task_id)
         return plan
-
-    def pool_with(self, other: Library) -> None:
-        """Judge the self-tests by another library's, for a library that holds a single task."""
-        self._pooled_with = other
 
     def _pool(self, tools: frozenset[str], time_ms: int | None) -> SelfTest | None:
         view = self._view(time_ms)
-        if tools not in view.pools and self._profile.selftest is not None:
-            view.pools[tools] = pooled(self._profile.selftest, self._tests_like(view, tools))
-        return view.pools.get(tools)
-
-    def _compiled(self, view: _View, chosen: tuple[Reference, ...]) -> Knowledge:
-        # By version, not by name: a reference or contract may be replaced under its old name.
-        key = (view.contracts_mark, tuple(view.versions[id(reference)] for reference in chosen))
-        compiled = self._sets.get(key)
-        if compiled is None:
-            compiled = self._compile(chosen, view.contracts)
-            self._sets[key] = compiled
-            if len(self._sets) > self._compiled_max:
-                self._sets.popitem(last=False)
-        else:
-            self._sets.move_to_end(key)
-        return compiled
-
-    def _tests_like(self, view: _View, tools: frozenset[str]) -> list[SelfTest]:
-        """Return the self-tests of tasks of one kind: those done with much the same tools.
-
-        Of the ``POOL_TASKS_MAX`` most alike, then by name: the same wherever it is computed.
-        """
-        alike: list[tuple[float, str]] = []
-        for task_id in view.by_task:
-            others = tools_of(self._chosen(view, task_id, ""))
-            likeness = len(tools & others) / len(tools | others)
-            if likeness >= POOL_LIKENESS_MIN:
-                alike.append((-likeness, task_id))
-        tests = []
-        for _, task_id in sorted(alike):
-            chosen = self._chosen(view, task_id, "")
-            test = self._compiled(view, chosen).selftest if len(chosen) > 1 else None
-            if test is not None:
-                tests.append(test)
-            if len(tests) == POOL_TASKS_MAX:
-                break
-        return tests
-
-    def _chosen(self, view: _View, task_id: str | None, run_id: str) -> tuple[Reference, ...]:
-        return choose(
-            view.by_task.get(task_id, ()) if task_id is not None else (),
-            run_id,
-            self._profile.references_max,
-            self._profile.reference_steps_max,
-        )
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of current references, contracts and tasks."""
-        return {
-            "references": len(self._references.as_of(None)),
-            "contracts": len(self._contracts.as_of(None)),
-            "tasks": len(self._tasks.as_of(None)),
-        }
-
-    def _compile(
-        self, chosen: tuple[Reference, ...], contracts: Mapping[str, ToolContract]
-    ) -> Knowledge:
-        profile = self._profile
-        vectors = self._encoder.encode(texts(chosen))
-        references = compile_references(chosen, contracts, list(vectors), profile.artifacts)
-        if profile.identity is None:
-            return Knowledge(contracts, references)
-        values = compile_values(profile.values, chosen, contracts)
-        if profile.selftest is None or profile.orphans is None:
-            return Knowledge(contracts, references, values)
-        test = selftest.run(
-            profile.selftest,
-            profile.values,
-            profile.identity,
-            profile.orphans,
-            profile.transport,
-            contracts,
-            references,
-            values,
-        )
-        return Knowledge(contracts, references, values, test)
+        if tools not in view.pools:
+            view.pools[tools] = self._sets.pool(view, tools)
+        return view.pools[tools]
 
     def _changed(self) -> None:
         self._epochs = None
         self._views.clear()
 
-    def _view(self, time_ms: int | None) -> _View:
+    def _view(self, time_ms: int | None) -> View:
         """Return the library as of a time; equal between two publications, so cached by these."""
-        if self._epochs is None:
+        epochs = self._epochs
+        if epochs is None:
             shelves = (self._references, self._contracts, self._tasks)
-            self._epochs = sorted({moment for shelf in shelves for moment in shelf.times()})
-        count = len(self._epochs) if time_ms is None else bisect_right(self._epochs, time_ms)
-        epoch = self._epochs[count - 1] if count else ALWAYS - 1
+            epochs = sorted({moment for shelf in shelves for moment in shelf.times()})
+            self._epochs = epochs
+        count = len(epochs) if time_ms is None else bisect_right(epochs, time_ms)
+        epoch = epochs[count - 1] if count else ALWAYS - 1
         view = self._views.get(epoch)
         if view is None:
-            view = _View.of(epoch, self._references, self._contracts, self._tasks)
+            view = View.of(
+                epoch,
+                self._references,
+                self._contracts,
+                self._tasks,
+                self._profile.references_max,
+                self._profile.reference_steps_max,
+            )
             self._views[epoch] = view
-            if len(self._views) > 64:
+            if len(self._views) > VIEWS_MAX:
                 self._views.popitem(last=False)
+        else:
+            self._views.move_to_end(epoch)
         return view
-
-
-def _is_written(version: _ReferenceVersion) -> bool:
-    """Tell whether a reference is written in its task."""
-    return version[1] >= 0
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    contracts_mark: tuple[int, int]
-    contracts: Mapping[str, ToolContract]
-    by_task: Mapping[str, tuple[Reference, ...]]
-    versions: Mapping[int, _ReferenceVersion]  # by the identity of the objects in by_task
-    tasks: Mapping[str, Task]
-    pools: dict[frozenset[str], SelfTest | None] = field(default_factory=dict)
-    plans: dict[_PlanKey, TaskPlan] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        epoch: int,
-        references: _Shelf[Reference],
-        contracts: _Shelf[ToolContract],
-        tasks: _Shelf[Task],
-    ) -> _View:
-        by_task: dict[str, list[Reference]] = {}
-        versions: dict[int, _ReferenceVersion] = {}
-        for version in references.as_of(epoch).values():
-            by_task.setdefault(version.item.task_id, []).append(version.item)
-            versions[id(version.item)] = (version.number, -1)
-        for task in tasks.as_of(epoch).values():
-            for index, reference in enumerate(task.item.written_references()):
-                by_task.setdefault(reference.task_id, []).append(reference)
-                versions[id(reference)] = (task.number, index)
-        return cls(
-            contracts.mark(epoch),
-            {name: version.item for name, version in contracts.as_of(epoch).items()},
-            {task_id: tuple(found) for task_id, found in by_task.items()},
-            versions,
-            {task_id: version.item for task_id, version in tasks.as_of(epoch).items()},
-        )

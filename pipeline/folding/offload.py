@@ -22,7 +22,9 @@ from ontrack.operators import settled
 from ontrack.operators.state import RunState
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.preparing import prepare_record
 from ontrack.pipeline.folding.record import Record, Said
+from ontrack.pipeline.folding.runs import RunStore, Who
 from ontrack.pipeline.folding.timing import Observe, timed_apply, unobserved
 from ontrack.topics.errors import InvalidSnapshot
 
@@ -62,9 +64,10 @@ async def apply(
     fold alone, without the waiting.
     """
     state = holder.state
+    await prepare_record(fold, state, record, elsewhere)
     known = _known(state, record)
     if known is None or not is_long(known, state, record, fold.profile.prefix.exact_max):
-        # A run's first record asks the library, which has one thread.
+        # A run's first record asks the library, which has one thread; what takes long is there.
         return timed_apply(fold, state, record, observe)
     holder.state = _before(state, known)
     try:
@@ -139,9 +142,19 @@ def _known(state: PartitionState, record: Record) -> RunState | None:
     return known
 
 
+class _RunsBefore(ChainMap[str, RunState]):
+    """The open runs, one of them as it was."""
+
+    def who(self, run_id: str) -> Who | None:
+        """Tell of a run; None if it is not open."""
+        first, others = self.maps
+        assert isinstance(others, RunStore)
+        return Who.of(first[run_id]) if run_id in first else others.who(run_id)
+
+
 def _before(state: PartitionState, known: RunState) -> PartitionState:
     """Return a view of a state in which one run stands still; for readers only."""
-    runs: Any = ChainMap({known.run_id: known}, state.runs)
+    runs: Any = _RunsBefore({known.run_id: known}, state.runs)
     position = state.positions.get(known.run_id)
     first = {} if position is None else {known.run_id: position}
     positions: Any = ChainMap(first, state.positions)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
-from ontrack.operators.state import RunState
 from ontrack.pipeline.folding.family import Family
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.runs import Runs, RunStore
 from ontrack.pipeline.folding.waiting import Waiting
 from ontrack.topics.errors import BeginningLost
 from ontrack.topics.events import Event, Notice, Step
@@ -48,7 +47,7 @@ class PartitionState:
         Who started whom, and who was halted.
     """
 
-    runs: MutableMapping[str, RunState] = field(default_factory=dict)
+    runs: Runs = field(default_factory=RunStore)
     ended: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     ended_runs_max: int = 20_000
     heard_ms: dict[str, int] = field(default_factory=dict)

@@ -6,14 +6,80 @@ back with its next event. That changes nothing but memory: a state and its snaps
 
 from __future__ import annotations
 
+import sys
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
+from typing import NamedTuple
 
 from ontrack.operators import snapshot
 from ontrack.operators.state import RunState
+from ontrack.topics.events import Agent
 
 
-class RunStore(MutableMapping[str, RunState]):
+class Who(NamedTuple):
+    """What can be told of a run without making its state again.
+
+    Parameters
+    ----------
+    started_ms
+        Broker's time of its first event.
+    is_cold
+        Whether it is kept as bytes.
+    has_steps
+        Whether one was folded.
+    """
+
+    agent: Agent | None
+    task_id: str | None
+    tenant: str | None
+    shadow: bool
+    started_ms: int | None
+    is_cold: bool
+    has_steps: bool
+
+    @classmethod
+    def of(cls, state: RunState, is_cold: bool = False) -> Who:
+        """Tell of a run's state."""
+        return cls(
+            state.agent,
+            state.task_id,
+            state.tenant,
+            state.shadow,
+            state.started_ms,
+            is_cold,
+            state.highest >= 0,
+        )
+
+    @property
+    def needs_references(self) -> bool:
+        """Whether making its state again asks what it is compared with."""
+        return self.is_cold
+
+    @property
+    def may_be_renamed(self) -> bool:
+        """Whether its start may still name the task: before its first step."""
+        return self.task_id is None and not self.has_steps
+
+
+class Runs(MutableMapping[str, RunState]):
+    """Open runs by id, of which something can be told at no cost."""
+
+    @abstractmethod
+    def who(self, run_id: str) -> Who | None:
+        """Tell of a run; None if it is not open."""
+
+
+class _Cold(NamedTuple):
+    held: bytes
+    who: Who
+
+
+def _never(_held: bytes) -> RunState:
+    raise AssertionError("a store without an end keeps no run as bytes")
+
+
+class RunStore(Runs):
     """Open runs by id.
 
     One thread writes at a time; others may read meanwhile and find every run, as it is or was.
@@ -26,11 +92,13 @@ class RunStore(MutableMapping[str, RunState]):
         Makes the state again.
     """
 
-    def __init__(self, warm_max: int, thaw: Callable[[bytes], RunState]) -> None:
+    def __init__(
+        self, warm_max: int = sys.maxsize, thaw: Callable[[bytes], RunState] = _never
+    ) -> None:
         self._warm_max = warm_max
         self._thaw = thaw
         self._warm: OrderedDict[str, RunState] = OrderedDict()
-        self._cold: dict[str, bytes] = {}
+        self._cold: dict[str, _Cold] = {}
 
     @property
     def cold(self) -> int:
@@ -41,10 +109,18 @@ class RunStore(MutableMapping[str, RunState]):
         state = self._warm.get(run_id)
         if state is not None:
             return state
-        held = self._cold.get(run_id)
-        if held is None:  # it came back between the two looks, or there is none
+        cold = self._cold.get(run_id)
+        if cold is None:  # it came back between the two looks, or there is none
             return self._warm[run_id]
-        return self._thaw(held)
+        return self._thaw(cold.held)
+
+    def who(self, run_id: str) -> Who | None:
+        """Tell of a run, at no cost; None if it is not open."""
+        state = self._warm.get(run_id)
+        if state is not None:
+            return Who.of(state)
+        cold = self._cold.get(run_id)
+        return None if cold is None else cold.who
 
     def __setitem__(self, run_id: str, state: RunState) -> None:
         self._warm[run_id] = state
@@ -53,7 +129,7 @@ class RunStore(MutableMapping[str, RunState]):
         while len(self._warm) > self._warm_max:
             # At every moment it stands in one of both: the gate may ask while a thread folds.
             idle, held = next(iter(self._warm.items()))
-            self._cold[idle] = snapshot.dump(held, 0)
+            self._cold[idle] = _Cold(snapshot.dump(held, 0), Who.of(held, is_cold=True))
             del self._warm[idle]
 
     def __delitem__(self, run_id: str) -> None:

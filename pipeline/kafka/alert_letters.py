@@ -9,7 +9,8 @@ from ontrack.pipeline.alerting.sinks import Parcel
 from ontrack.pipeline.folding.quarantine import dead_letter
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.emitter import Emitter, messages_of
+from ontrack.pipeline.kafka.emitter import Emitter
+from ontrack.pipeline.kafka.messages import messages_of
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import AlertUndelivered, InvalidEvent

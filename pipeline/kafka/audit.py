@@ -5,58 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 import structlog
 
-from ontrack.pipeline.gating.answers import DecidedBy
-from ontrack.pipeline.gating.wire import DECIDED_BY_HEADER
-from ontrack.pipeline.kafka.emitter import Emitter, Message
-from ontrack.pipeline.kafka.log import ANSWERED_HEADER
+from ontrack.pipeline.kafka.emitter import Emitter
+from ontrack.pipeline.kafka.messages import Message
 from ontrack.pipeline.metrics import Metrics
-from ontrack.topics import codecs
-from ontrack.topics.catalog import Catalogue
-from ontrack.topics.verdicts import Decision
 
 _log = structlog.get_logger(__name__)
 
 WAITING_MAX = 10_000
 BATCH_MAX = 500
 FLUSH_S_MAX = 3.0
-
-
-def audit_message(
-    topics: Catalogue, partition: int, decision: Decision, by: DecidedBy, answered: int | None
-) -> Message:
-    """Address a decision that answers no message.
-
-    Parameters
-    ----------
-    by
-        Who has decided; it stands in a header.
-    answered
-        Offset of the last proposal on the topic whose answer is safe: the next owner reads from
-        the last decisions where it stands, and these may all be answers over HTTP. None where the
-        sender does not own the partition.
-    """
-    headers = codecs.event_headers(
-        event_id=decision.id,
-        source="ontrack/gate",
-        event_type=codecs.event_type(decision),
-        time=datetime.now(UTC),
-        subject=decision.run_id,
-    )
-    headers = [*headers, (DECIDED_BY_HEADER, by.encode())]
-    if answered is not None:
-        place = f"{topics.proposals.name}:{partition}:{answered}".encode()
-        headers = [*headers, (ANSWERED_HEADER, place)]
-    return Message(
-        topics.decisions.name,
-        partition,
-        decision.run_id.encode(),
-        codecs.encode(decision),
-        headers,
-    )
 
 
 class Audit:

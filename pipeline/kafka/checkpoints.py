@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import structlog
 
-from ontrack.pipeline.folding import checkpoint
+from ontrack.pipeline.folding import checkpoint, parts
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
-from ontrack.pipeline.kafka.emitter import Emitter, Message, snapshot_message
+from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, patiently
+from ontrack.pipeline.kafka.messages import Message, snapshot_message
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics.catalog import Catalogue
@@ -46,6 +47,8 @@ class Checkpoints:
         self._turns = turns
         self._stored: set[str] = set()  # runs that have an entry of their own
         self._closed: set[str] = set()  # those among them that have ended since
+        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # of the entries that were cut up
+        self._part_keys: set[bytes] = set()  # of all that may stand there
         self.events = 0  # folded since the last one
 
     async def restore(self) -> tuple[PartitionState, int] | None:
@@ -61,13 +64,16 @@ class Checkpoints:
                 key = message.key or b""
                 latest[key] = checkpoint.Entry(key, message.value, time_ms=message.timestamp)
         # Whatever becomes of them: when these runs end, their entries have to go.
+        kept = {key: entry for key, entry in latest.items() if entry.value is not None}
         self._stored = {
             key.decode("utf-8", "replace")
-            for key, entry in latest.items()
-            if key != checkpoint.PARTITION_KEY and entry.value is not None
+            for key in kept
+            if key != checkpoint.PARTITION_KEY and not parts.is_part(key)
         }
+        self._parts = {key: parts.part_keys(entry.value) for key, entry in kept.items()}
+        self._part_keys = {key for key in kept if parts.is_part(key)}
         try:
-            stored = await asyncio.to_thread(checkpoint.read, self._fold, latest.values())
+            stored = await asyncio.to_thread(checkpoint.read, self._fold, parts.joined(latest))
             if stored is None:
                 return None
             await patiently(lambda: self._follower.cover(stored.newest_ms))
@@ -113,21 +119,38 @@ class Checkpoints:
                 await self._turns.give_way()
         # In a thread: with many ended runs it takes long, and the state stands still meanwhile.
         own = await asyncio.to_thread(checkpoint.partition_entry, self._fold, state, next_offset)
-        largest = max(len(entry.value or b"") for entry in (*entries, own))
-        if largest > checkpoint.VALUE_BYTES_MAX:
+        if any(map(parts.is_too_large, (*entries, own))):
             # An accelerator must stop nobody: a successor begins at the checkpoint before.
             self._metrics.snapshots_refused.inc()
+            largest = max(len(entry.value or b"") for entry in (*entries, own))
             _log.warning("checkpoint_too_large", partition=self._partition, bytes=largest)
             return
-        await self._emitter.emit([self._message(entry) for entry in entries])
-        await self._emitter.emit([self._message(own)])
+        heads = await self._emit_parts([*entries, own])
+        await self._emit(heads[:-1])
+        await self._emit(heads[-1:])
         self._stored |= state.touched & state.runs.keys()
         state.touched.clear()
-        gone = sorted(self._closed - state.runs.keys())
+        gone = [run_id.encode() for run_id in sorted(self._closed - state.runs.keys())]
         self._closed.clear()
-        await self._emitter.emit(
-            [self._message(checkpoint.Entry(run_id.encode(), None, own.offset)) for run_id in gone]
-        )
+        self._parts |= {head.key: parts.part_keys(head.value) for head in heads}
+        self._parts = {key: keys for key, keys in self._parts.items() if keys and key not in gone}
+        in_use = {key for keys in self._parts.values() for key in keys}
+        gone += sorted(self._part_keys - in_use)
+        await self._emit([checkpoint.Entry(key, None, own.offset) for key in gone])
+        self._part_keys &= in_use
+
+    async def _emit_parts(self, entries: Sequence[checkpoint.Entry]) -> list[checkpoint.Entry]:
+        """Publish the parts of entries that are too large for a message; return what is left."""
+        heads: list[checkpoint.Entry] = []
+        for entry in entries:
+            *pieces, head = parts.split(entry)
+            heads.append(head)
+            self._part_keys |= {piece.key for piece in pieces}
+            await self._emit(pieces)  # one entry's at a time: they are large
+        return heads
+
+    async def _emit(self, entries: Sequence[checkpoint.Entry]) -> None:
+        await self._emitter.emit([self._message(entry) for entry in entries])
 
     def _message(self, entry: checkpoint.Entry) -> Message:
         source = self._topics.events.name

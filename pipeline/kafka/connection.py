@@ -17,6 +17,7 @@ from aiokafka.errors import (
 )
 from aiokafka.helpers import create_ssl_context
 
+from ontrack.pipeline.kafka.coordinators import wait_for_coordinators_quietly
 from ontrack.pipeline.kafka.handshake import tls_problem
 from ontrack.pipeline.kafka.headers import read_any_header_name
 from ontrack.pipeline.settings import Settings
@@ -29,7 +30,9 @@ _LOGIN_REFUSED = (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
-read_any_header_name()  # of every consumer: Faust's driver is one of aiokafka's, too
+# Of every consumer: Faust's driver is one of aiokafka's, too.
+read_any_header_name()
+wait_for_coordinators_quietly()
 REQUEST_BYTES_MAX = 9 * 1_048_576  # a dead letter holds an over-limit message in base64
 
 

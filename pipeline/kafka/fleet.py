@@ -15,19 +15,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from aiokafka import ConsumerRecord
+from aiokafka import ConsumerRecord, TopicPartition
 
 from ontrack.operators import snapshot
 from ontrack.operators.fleet import due, step
 from ontrack.operators.fleet_state import FleetParams, FleetState, dump, load
 from ontrack.pipeline.kafka.clock import BrokerClock
-from ontrack.pipeline.kafka.emitter import Emitter, Message
+from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.log import LogReader
 from ontrack.pipeline.kafka.merged import merged
+from ontrack.pipeline.kafka.messages import Message, cloud_headers
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
@@ -92,7 +92,8 @@ class FleetPartition:
         if not self._restored:
             await self._restore()
         took, spans = False, await self._spans()
-        async for messages in merged(self._reader, self.partition, spans):
+        places = {TopicPartition(topic, self.partition): span for topic, span in spans.items()}
+        async for messages in merged(self._reader, places):
             if not self.owned:
                 return
             took = True
@@ -173,13 +174,7 @@ class FleetPartition:
 
     def _message(self, line: FleetAggregate) -> Message:
         key = line.group.key.text
-        headers = codecs.event_headers(
-            event_id=f"{line.id}|{line.revision}",
-            source="ontrack",
-            event_type=codecs.event_type(line),
-            time=datetime.now(UTC),
-            subject=key,
-        )
+        headers = cloud_headers(line, f"{line.id}|{line.revision}", "ontrack", key)
         value = codecs.encode(line)
         return Message(
             self._topics.fleet.name, self.partition, key.encode("utf-8", "replace"), value, headers

@@ -7,7 +7,8 @@ from typing import Final
 
 import structlog
 
-from ontrack.pipeline.kafka.log import LogReader, Told, told_by
+from ontrack.pipeline.kafka.log import LogReader
+from ontrack.pipeline.kafka.messages import Told, told_by
 from ontrack.topics.catalog import Catalogue
 
 _log = structlog.get_logger(__name__)

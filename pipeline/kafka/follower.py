@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -10,7 +11,6 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.provision import partition_counts
-from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidInput, KeyMismatch
@@ -24,10 +24,20 @@ class KnowledgeFollower:
     A run must meet everything that was published before its first event, and nothing that was
     published later. The library knows the times; :meth:`cover` makes sure that nothing up to a
     time is still unread.
+
+    Parameters
+    ----------
+    on_rejected
+        Called for each message that cannot be used, beside its line in the log.
     """
 
-    def __init__(self, settings: Settings, library: Library, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(
+        self,
+        settings: Settings,
+        library: Library,
+        on_rejected: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._on_rejected = on_rejected
         self._settings = settings
         self._library = library
         self._topics = topics_of(settings)
@@ -122,7 +132,7 @@ class KnowledgeFollower:
                     _check_key(key, key if task is None else task.id)
                     self._library.add_task(key, task, time_ms)
         except InvalidInput as error:
-            self._metrics.knowledge_rejected.inc()
+            self._on_rejected()
             _log.error(
                 "knowledge_rejected",
                 topic=message.topic,

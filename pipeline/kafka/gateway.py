@@ -20,11 +20,11 @@ from ontrack.operators.gate import effect_of
 from ontrack.operators.report import in_shadow
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.preparing import prepare_proposal
 from ontrack.pipeline.gating import wire
 from ontrack.pipeline.gating.answers import DecidedBy, GateAnswer, GatePolicy, Tickets
 from ontrack.pipeline.gating.wire import Reply
-from ontrack.pipeline.kafka.audit import audit_message
-from ontrack.pipeline.kafka.emitter import Message
+from ontrack.pipeline.kafka.messages import Message, decision_message
 from ontrack.pipeline.kafka.peers import PeerUnreachable
 from ontrack.pipeline.kafka.refresher import Refresher
 from ontrack.pipeline.metrics import Metrics
@@ -275,6 +275,8 @@ class Gateway:
                 async with asyncio.timeout(self._left_s(asked)):
                     await self.refresher.refreshed()
             stale = await self._step_before_is_missing(asked, owner)
+            async with asyncio.timeout(self._left_s(asked)):
+                await prepare_proposal(self._fold, owner.state, proposal)
             if not owner.ready:
                 raise _NoAnswer("the run has just moved to another worker")
             if self._clock() >= asked.ends:
@@ -348,9 +350,7 @@ class Gateway:
             with contextlib.suppress(InvalidSnapshot):
                 known = owner.state.runs.get(proposal.run_id)
         contracts = (
-            self._fold.library.knowledge(None, proposal.run_id, None).contracts
-            if known is None
-            else known.knowledge.contracts
+            self._fold.library.contracts_now() if known is None else known.knowledge.contracts
         )
         effect = effect_of(proposal.tool, contracts).value
         seq = 0 if known is None else known.highest + 1
@@ -372,7 +372,7 @@ class Gateway:
             self._metrics.audit_dropped.inc()
             return
         answered = owner.answered if owner is not None and owner.ready else None
-        self._publish(audit_message(self._topics, asked.partition, decision, by, answered))
+        self._publish(decision_message(self._topics, asked.partition, decision, by, answered))
 
     def _left_s(self, asked: _Asked) -> float:
         return max(0.0, asked.ends - self._clock())

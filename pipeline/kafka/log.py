@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -20,9 +19,6 @@ from ontrack.topics.errors import BrokerUnavailable
 _log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer")
 
-SOURCE_HEADER = "ontrack_source"
-ANSWERED_HEADER = "ontrack_answered"
-MORE_HEADER = "ontrack_more"
 READ_RECORDS_MAX = 8000
 READ_BYTES_MAX = 16 * 1_048_576
 """Of the values of one batch: sixteen fetches could be 128 MiB, of each recovering partition."""
@@ -79,7 +75,7 @@ class LogReader:
 
     async def read(
         self, topic: str, partition: int, start: int, stop: int
-    ) -> AsyncIterator[list[ConsumerRecord]]:
+    ) -> AsyncGenerator[list[ConsumerRecord], None]:
         """Yield what stands in [start, stop), in batches, in order.
 
         Offsets without a message (transaction markers, expired segments) are passed over. A log
@@ -152,49 +148,3 @@ def record_of(message: ConsumerRecord) -> Record:
         timestamp_ms=message.timestamp,
         headers=tuple(message.headers or ()),
     )
-
-
-def source_offset(message: ConsumerRecord, topic: str) -> int:
-    """Return the offset of what an output came from; -1 where it came from another topic.
-
-    Dead letters come from events and from proposals, whose offsets have nothing to do with each
-    other.
-    """
-    for name, value in message.headers or ():
-        if name == SOURCE_HEADER and value:
-            source, _, offset = value.decode("utf-8", "replace").rsplit(":", 2)
-            return int(offset) if source == topic else -1
-    return -1
-
-
-class Told(NamedTuple):
-    """Up to where an output topic has been told what a source topic gave.
-
-    Parameters
-    ----------
-    offset
-        In the source topic.
-    number
-        Of the last output of that offset on this topic, from 0, where more were to follow.
-    """
-
-    offset: int = -1
-    number: int = sys.maxsize
-
-
-def told_by(message: ConsumerRecord, topic: str) -> Told | None:
-    """Return up to which place of a source topic an output says that all has been told.
-
-    Either it came from that offset, or (a gate's answer over HTTP, which comes from no message) it
-    names the last one answered before it. None where it says nothing about the topic.
-    """
-    found = None
-    headers = dict(message.headers or ())
-    number = int(headers.get(MORE_HEADER) or sys.maxsize)
-    for name in (SOURCE_HEADER, ANSWERED_HEADER):
-        place = headers.get(name)
-        if place:
-            source, _, offset = place.decode("utf-8", "replace").rsplit(":", 2)
-            if source == topic:
-                found = max(Told(int(offset), number), found or Told())
-    return found

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.folding.partition import PartitionState
-from ontrack.topics.errors import InvalidSnapshot
 from ontrack.topics.events import ModeChanged
+
+RUNS_AT_ONCE: Final = 1_000  # a few milliseconds
 
 
 class Modes:
@@ -43,14 +46,15 @@ class Modes:
             return True
         return False
 
-    def changes(self, state: PartitionState) -> list[ModeChanged]:
-        """Return what the open runs must be told."""
+    async def changes(self, state: PartitionState) -> list[ModeChanged]:
+        """Return what the open runs must be told; the event loop goes on in between."""
         found = []
-        for run_id in state.runs:
-            try:
-                run = state.runs[run_id]
-            except InvalidSnapshot:
-                continue  # its next event says so
+        for number, run_id in enumerate(state.runs, start=1):
+            if number % RUNS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            run = state.runs.who(run_id)
+            if run is None:
+                continue
             shadow = self._library.is_shadowed(run.agent, run.task_id, run.tenant, None)
             if run.shadow != shadow:
                 found.append(ModeChanged(run_id=run_id, shadow=shadow))

@@ -6,16 +6,14 @@ No Kafka client and no clock: :mod:`.otlp_source` reads, sends and commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 
 import structlog
 
-from ontrack.pipeline.folding.quarantine import KEY_BYTES_MAX, dead_letter, fault
+from ontrack.pipeline.folding.quarantine import dead_letter, fault
 from ontrack.pipeline.folding.record import Record
-from ontrack.pipeline.kafka.emitter import Message
+from ontrack.pipeline.kafka.messages import Message, event_message, letter_message
 from ontrack.pipeline.reading.otlp_protobuf import read_document
 from ontrack.pipeline.settings import Settings
-from ontrack.topics import codecs
 from ontrack.topics.adapters.otlp_live import LiveSpans
 from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import InvalidEvent, WrongShape
@@ -120,26 +118,11 @@ class Intake:
         trace = event.trace
         if trace is None:
             raise WrongShape("an event of a span without a trace")
-        headers = codecs.event_headers(
-            event_id=":".join([trace.trace_id, str(trace.span_id), event.type]),
-            source=self._source,
-            event_type=codecs.event_type(event),
-            time=event.time or datetime.now(UTC),
-            subject=event.run_id,
-        )
-        value = codecs.encode(event)
-        return Message(self._topics.events.name, None, event.run_id.encode(), value, headers)
+        event_id = ":".join([trace.trace_id, str(trace.span_id), event.type])
+        return event_message(self._topics, event, event_id, source=self._source)
 
     def _letter(self, record: Record, error: Exception) -> Message:
         letter: DeadLetter = dead_letter(record, error)
         self._count(letter)
-        headers = codecs.event_headers(
-            event_id=letter.id,
-            source="ontrack",
-            event_type=codecs.event_type(letter),
-            time=datetime.now(UTC),
-        )
-        key = record.key if record.key is None else record.key[:KEY_BYTES_MAX]
-        name = self._topics.dead_letters.name
         # Any partition: the collector's topic may have more of them than ours.
-        return Message(name, None, key, codecs.encode(letter), headers)
+        return letter_message(self._topics, letter, record.key)

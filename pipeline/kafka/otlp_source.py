@@ -17,9 +17,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord
 from aiokafka.errors import KafkaError
 
 from ontrack.pipeline.kafka.connection import client_arguments, problem_of, unreachable
-from ontrack.pipeline.kafka.emitter import Emitter, Message
+from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.history import Where, opened
 from ontrack.pipeline.kafka.log import record_of
+from ontrack.pipeline.kafka.messages import Message
 from ontrack.pipeline.kafka.otlp_intake import Intake
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings

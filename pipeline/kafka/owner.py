@@ -29,18 +29,14 @@ import structlog
 from ontrack.pipeline.folding import offload
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.preparing import prepare_question
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.checkpoints import Checkpoints
-from ontrack.pipeline.kafka.emitter import (
-    Emitter,
-    Message,
-    Sent,
-    event_message,
-    messages_of,
-)
+from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.floors import Floors
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.kafka.log import LogReader, Told, patiently, record_of
+from ontrack.pipeline.kafka.log import LogReader, patiently, record_of
+from ontrack.pipeline.kafka.messages import Message, Sent, Told, event_message, messages_of
 from ontrack.pipeline.kafka.modes import Modes
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
@@ -296,8 +292,7 @@ class PartitionOwner:
         if not self.ready or not await self._modes.is_due(self.watermark.next_offset, self._end):
             return
         async with self._turn:
-            # In a thread: of many runs most are kept as bytes, and each must be read.
-            changes = await asyncio.to_thread(self._modes.changes, self.state)
+            changes = await self._modes.changes(self.state)
         if not changes:
             return
         _log.info("modes_changed", partition=self.partition, runs=len(changes))
@@ -364,6 +359,9 @@ class PartitionOwner:
                 async with self._turns.working():
                     for record in records:
                         await self._cover(record, newest_ms)
+                        await prepare_question(
+                            self._fold, self.state, record, self._turns.elsewhere
+                        )
                         answer = self._fold.decide(self.state, record)
                         answers += self._untold(self.asked, record, [answer])
                         self.asked.next_offset = record.offset + 1

@@ -14,7 +14,8 @@ from aiokafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
-from ontrack.pipeline.kafka.emitter import Emitter, Message
+from ontrack.pipeline.kafka.emitter import Emitter
+from ontrack.pipeline.kafka.messages import Message
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings

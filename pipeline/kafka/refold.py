@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
-from ontrack.pipeline.embedded import make_fold, proposal_of
-from ontrack.pipeline.folding.fold import Fold
-from ontrack.pipeline.folding.library import ALWAYS, Library
+from ontrack.pipeline.embedded import proposal_of
+from ontrack.pipeline.folding.library import Items
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
@@ -20,7 +19,7 @@ from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.history import History, Span, Where, opened
 from ontrack.pipeline.kafka.log import record_of
 from ontrack.pipeline.kafka.partitions import partition_of
-from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
@@ -30,40 +29,6 @@ from ontrack.topics.verdicts import Output, Verdict
 
 RECORDS_AT_ONCE = 200  # folding gives way to the event loop after so many
 _EVERYTHING_MS = 2**62  # a time after every publication
-
-
-class WhatIfLibrary(Library):
-    """A library in which what is given wins over what is published under the same name."""
-
-    def __init__(
-        self,
-        fold: Fold,
-        references: Sequence[Reference],
-        contracts: Sequence[ToolContract],
-        tasks: Sequence[Task],
-    ) -> None:
-        super().__init__(fold.profile, fold.encoder, redaction=fold.redaction)
-        self.fill(references, contracts, tasks)
-        self._given = (
-            {item.reference_id for item in references},
-            {item.name for item in contracts},
-            {item.id for item in tasks},
-        )
-
-    def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
-        """Publish or withdraw a reference, unless its id was given."""
-        if key not in self._given[0]:
-            super().add_reference(key, item, published_ms)
-
-    def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
-        """Publish or withdraw a contract, unless its name was given."""
-        if key not in self._given[1]:
-            super().add_contract(key, item, published_ms)
-
-    def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
-        """Publish or withdraw a task, unless its id was given."""
-        if key not in self._given[2]:
-            super().add_task(key, item, published_ms)
 
 
 class Refold:
@@ -113,8 +78,8 @@ class Refold:
         self._where = where
         self._wanted = {run_id.encode("utf-8", "surrogateescape") for run_id in run_ids}
         self._gate = gate
-        self._fold = make_fold(settings)
-        self._fold.library = WhatIfLibrary(self._fold, references, contracts, tasks)
+        pinned = Items(tuple(references), tuple(contracts), tuple(tasks))
+        self._fold = make_fold(settings, pinned=pinned)
         self._states: dict[int, PartitionState] = {}
         self._found: set[bytes] = set()
         self._judged: set[str] = set()
@@ -163,7 +128,7 @@ class Refold:
             await self._find_earlier_events(history)
 
     async def _read_knowledge(self) -> None:
-        follower = KnowledgeFollower(self._settings, self._fold.library, Metrics())
+        follower = KnowledgeFollower(self._settings, self._fold.library)
         try:
             await follower.cover(_EVERYTHING_MS)
         finally:

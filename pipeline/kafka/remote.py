@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -12,16 +11,17 @@ from aiokafka.errors import KafkaError
 
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal
 from ontrack.pipeline.gating.client import GateClient
-from ontrack.pipeline.gating.wire import DECIDED_BY_HEADER, Redemption
+from ontrack.pipeline.gating.wire import Redemption
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
+from ontrack.pipeline.kafka.messages import Message, decision_message, event_message
 from ontrack.pipeline.settings import Settings
-from ontrack.topics import codecs
 from ontrack.topics.events import Event, Proposal
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
 _log = structlog.get_logger(__name__)
 
+_SOURCE = "ontrack/client"
 RECORDS_MAX = 1000
 RECORDS_S_MAX = 3.0
 
@@ -41,8 +41,7 @@ class RemoteChannel:
         self._settings = settings
         base = gate_url or f"http://{settings.web_host}:{settings.web_port}"
         self._gate = GateClient(settings, base, token)
-        topics = topics_of(settings)
-        self._topic, self._decisions = topics.events.name, topics.decisions.name
+        self._topics = topics_of(settings)
         self._records: set[asyncio.Task[None]] = set()
         self._producer: AIOKafkaProducer | None = None
 
@@ -78,18 +77,10 @@ class RemoteChannel:
         BrokerUnavailable
             It has not; whether it will is not known.
         """
-        assert self._producer is not None, "the run has not begun: use it in async with"
-        headers = codecs.event_headers(
-            event_id=f"{event.run_id}:{event.type}:{event.seq if event.seq is not None else ''}",
-            source="ontrack/client",
-            event_type=codecs.event_type(event),
-            time=event.time or datetime.now(UTC),
-            subject=event.run_id,
-        )
+        seq = event.seq if event.seq is not None else ""
+        event_id = f"{event.run_id}:{event.type}:{seq}"
         try:
-            await self._producer.send_and_wait(
-                self._topic, codecs.encode(event), key=event.run_id.encode(), headers=headers
-            )
+            await self._put(event_message(self._topics, event, event_id, source=_SOURCE))
         except KafkaError as error:
             raise unreachable(self._settings, error) from error
         return ()
@@ -120,23 +111,17 @@ class RemoteChannel:
         task.add_done_callback(self._records.discard)
 
     async def _send_record(self, decision: Decision) -> None:
-        assert self._producer is not None, "the run has not begun: use it in async with"
-        headers = codecs.event_headers(
-            event_id=decision.id,
-            source="ontrack/client",
-            event_type=codecs.event_type(decision),
-            time=datetime.now(UTC),
-            subject=decision.run_id,
-        )
+        message = decision_message(self._topics, None, decision, "policy", source=_SOURCE)
         try:
-            await self._producer.send_and_wait(
-                self._decisions,
-                codecs.encode(decision),
-                key=decision.run_id.encode(),
-                headers=[*headers, (DECIDED_BY_HEADER, b"policy")],
-            )
+            await self._put(message)
         except KafkaError as error:
             _log.warning("decision_not_recorded", id=decision.id, error=type(error).__name__)
+
+    async def _put(self, message: Message) -> None:
+        assert self._producer is not None, "the run has not begun: use it in async with"
+        await self._producer.send_and_wait(
+            message.topic, message.value, key=message.key, headers=message.headers
+        )
 
     def contracts(self) -> Iterable[ToolContract]:
         """None: they are the workers' business."""

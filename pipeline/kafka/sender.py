@@ -6,18 +6,19 @@ import asyncio
 import hashlib
 import time as clock
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from aiokafka.errors import KafkaError
 from pydantic import BaseModel
 
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
+from ontrack.pipeline.kafka.messages import cloud_headers, event_message
 from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Event
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 
+_SOURCE = "ontrack/send"
 IN_FLIGHT_MAX = 2000
 
 
@@ -33,7 +34,7 @@ async def send_events(
     rate
         Events a second, or None for as fast as the broker takes them.
     """
-    topic = topics_of(settings).events.name
+    topics = topics_of(settings)
     redaction = settings.redaction
     producer = await start_producer(settings)
     count, began = 0, clock.monotonic()
@@ -41,19 +42,14 @@ async def send_events(
     try:
         for item in events:
             event = item.event if isinstance(item, SourceEvent) else item
+            value = item.raw if isinstance(item, SourceEvent) else None
             if redaction:
                 # Never the line itself: it may say things twice, or in fields that no rule knows.
-                event = redaction.plainly(event)
-                value = codecs.encode(event)
-            else:
-                value = item.raw if isinstance(item, SourceEvent) else codecs.encode(item)
+                event, value = redaction.plainly(event), None
+            event_id = f"{event.run_id}:{event.type}:{_number(event, count)}"
+            message = event_message(topics, event, event_id, source=_SOURCE, value=value)
             future = await producer.send(
-                topic,
-                value,
-                key=event.run_id.encode(),
-                headers=_headers(
-                    event, f"{event.run_id}:{event.type}:{_number(event, count)}", event.run_id
-                ),
+                message.topic, message.value, key=message.key, headers=message.headers
             )
             count += 1
             waiting.append(future)
@@ -98,7 +94,7 @@ async def send_knowledge(
             value = codecs.encode(item)
             # Another version is another message; the same one sent again is not.
             event_id = f"{key}:{hashlib.sha256(value).hexdigest()[:16]}"
-            headers = _headers(item, event_id, key)
+            headers = cloud_headers(item, event_id, _SOURCE, key)
             futures.append(await producer.send(topic, value, key=key.encode(), headers=headers))
         await asyncio.gather(*futures)
     except KafkaError as error:
@@ -125,13 +121,3 @@ async def withdraw_references(settings: Settings, reference_ids: Iterable[str]) 
 def _number(event: Event, sent: int) -> str:
     """Return what makes the id of a message unique: its place in the run, else in this sending."""
     return str(event.seq) if event.seq is not None else f"sent-{sent}"
-
-
-def _headers(item: BaseModel, event_id: str, subject: str) -> list[tuple[str, bytes]]:
-    return codecs.event_headers(
-        event_id=event_id,
-        source="ontrack/send",
-        event_type=codecs.event_type(item),
-        time=getattr(item, "time", None) or datetime.now(UTC),
-        subject=subject,
-    )

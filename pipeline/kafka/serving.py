@@ -15,7 +15,8 @@ from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal
 from ontrack.pipeline.gating.wire import Redemption
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.emitter import Emitter, messages_of
+from ontrack.pipeline.kafka.emitter import Emitter
+from ontrack.pipeline.kafka.messages import messages_of
 from ontrack.pipeline.kafka.remote import RemoteChannel
 from ontrack.pipeline.kafka.tailer import tail
 from ontrack.pipeline.serving.engine import Listener

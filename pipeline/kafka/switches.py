@@ -14,6 +14,7 @@ from ontrack.pipeline.kafka.connection import (
     topics_of,
     unreachable,
 )
+from ontrack.pipeline.kafka.messages import switch_message
 from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -46,20 +47,15 @@ async def throw(settings: Settings, key: str, switch: Switch | None) -> None:
     BrokerUnavailable
         Kafka does not answer, or lacks the topic.
     """
-    topic = topics_of(settings).switches.name
+    topics = topics_of(settings)
     # A producer would ask for it again and again, or have the broker make it with other settings.
-    await counts_of(settings, topic)
-    value = None if switch is None else codecs.encode(switch)
-    headers = codecs.event_headers(
-        event_id=f"{key}:{datetime.now(UTC).isoformat()}",
-        source="ontrack/shadow",
-        event_type="ontrack.switch",
-        time=datetime.now(UTC),
-        subject=key,
-    )
+    await counts_of(settings, topics.switches.name)
+    message = switch_message(topics, key, switch)
     producer = await start_producer(settings)
     try:
-        await producer.send_and_wait(topic, value, key=key.encode(), headers=headers)
+        await producer.send_and_wait(
+            message.topic, message.value, key=message.key, headers=message.headers
+        )
     except KafkaError as error:
         raise unreachable(settings, error) from error
     finally:

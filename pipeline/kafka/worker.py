@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.kafka.audit import Audit
 from ontrack.pipeline.kafka.clock import BrokerClock
 from ontrack.pipeline.kafka.closing import closed
@@ -28,6 +27,7 @@ from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.kafka.owners import OwnerDirectory
 from ontrack.pipeline.kafka.peers import Peers
 from ontrack.pipeline.kafka.turns import Turns
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.telemetry import Telemetry
@@ -68,7 +68,9 @@ class Worker:
         self._stopping = False
         self._reader = LogReader(settings)
         self._emitter = Emitter(settings)
-        self._follower = KnowledgeFollower(settings, self.fold.library, self.metrics)
+        self._follower = KnowledgeFollower(
+            settings, self.fold.library, self.metrics.knowledge_rejected.inc
+        )
         self._events: dict[int, Lane] = {}
         self._proposals: dict[int, Lane] = {}
         self._clocks: dict[int, BrokerClock] = {}

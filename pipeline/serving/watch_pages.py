@@ -89,12 +89,9 @@ class WatchPages:
         monitor = self._daemon.monitor
         if monitor is None:
             return response(json_reply(409, {"error": "JudgedByWorkers", "text": _BY_WORKERS}))
-        references, contracts, tasks = monitor.given
-        redaction = self._daemon.settings.redaction
+        current = monitor.fold.library.current()
         told = {
-            "references": [as_plain(redaction.reference(item)) for item in references],
-            "contracts": [as_plain(item) for item in contracts],
-            "tasks": [as_plain(redaction.task(item)) for item in tasks],
+            name: [as_plain(item) for item in items] for name, items in current._asdict().items()
         }
         return response(Reply(200, json.dumps(told).encode()))
 

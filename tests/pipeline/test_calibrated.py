@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 from ontrack.pipeline import calibrated
 from ontrack.pipeline.calibrated import Calibration, mismatches, warn_of_mismatch
 from ontrack.pipeline.cli import cli
-from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
+from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import load_settings
 from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.events import Step

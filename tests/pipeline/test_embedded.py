@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold, proposal_of
+from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, demo_runs, references, simulate_run, task_ids
 from ontrack.topics import codecs

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ontrack.operators.profiles import make_profile, profile_names
-from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
+from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.encoding.encoders import CachedEncoder
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka import sender
 from ontrack.pipeline.log import set_up_logging
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.sdk.client import Monitor
 from ontrack.pipeline.settings import Settings

@@ -105,14 +105,8 @@ class EmbeddedFeed:
         return list(found)
 
     async def known(self) -> Known:
-        """Return what the monitor was made with."""
-        references, contracts, tasks = self._monitor.given
-        redaction = self._monitor.settings.redaction
-        return Known(
-            tuple(redaction.reference(item) for item in references),
-            contracts,
-            tuple(redaction.task(item) for item in tasks),
-        ).ordered()
+        """Return what the monitor knows now."""
+        return Known(*self._monitor.fold.library.current()).ordered()
 
     async def dead_letters(self, limit: int) -> list[Letter]:
         """Return the latest."""

@@ -6,27 +6,23 @@ import asyncio
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from ontrack.pipeline.dashboard.feeds.feed import Known, Unavailable
 from ontrack.pipeline.dashboard.feeds.pictures import Pictures
 from ontrack.pipeline.dashboard.run.model import RunPicture
-from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.folding.fold import Fold
-from ontrack.pipeline.folding.library import ALWAYS, Library
+from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, record_of
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.provision import counts_of
-from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
-from ontrack.topics.knowledge import Reference, Task, ToolContract
 
-Item = TypeVar("Item")
 LOOK_S: Final = 60.0  # between two looks whether the topic has got more partitions
 PLACES_MAX: Final = 1_000  # runs of which is known where they do not begin yet
 
@@ -37,39 +33,6 @@ class Spot:
 
     partition: int
     offset: int
-
-
-class KnownLibrary(Library):
-    """A library that can list what is current."""
-
-    def __init__(self, fold: Fold) -> None:
-        super().__init__(fold.profile, fold.encoder, redaction=fold.redaction)
-        self._redact = fold.redaction
-        self._items: tuple[dict[str, Reference], dict[str, ToolContract], dict[str, Task]]
-        self._items = ({}, {}, {})
-
-    def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
-        """Publish or withdraw a reference."""
-        super().add_reference(key, item, published_ms)
-        _put(self._items[0], key, None if item is None else self._redact.reference(item))
-
-    def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
-        """Publish or withdraw a contract."""
-        super().add_contract(key, item, published_ms)
-        _put(self._items[1], key, item)
-
-    def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
-        """Publish or withdraw a task."""
-        super().add_task(key, item, published_ms)
-        _put(self._items[2], key, None if item is None else self._redact.task(item))
-
-    @property
-    def known(self) -> Known:
-        """What is current."""
-        references, contracts, tasks = self._items
-        return Known(
-            tuple(references.values()), tuple(contracts.values()), tuple(tasks.values())
-        ).ordered()
 
 
 class RunTopic:
@@ -90,7 +53,7 @@ class RunTopic:
         self._topic = topics_of(settings).events.name
         self._partitions = 0
         self._looked = float("-inf")  # when they were counted, by the loop's clock
-        self._pictures = Pictures(self._make, settings.limits)
+        self._pictures = Pictures(lambda: make_fold(settings), settings.limits)
         self._follower: KnowledgeFollower | None = None
         # By run, the offsets of each partition before which none of its events stand.
         self._nothing: OrderedDict[str, dict[int, int]] = OrderedDict()
@@ -149,19 +112,13 @@ class RunTopic:
         """Return what stands on the knowledge topics now."""
         async with self._pictures.turn:
             library = await self._refresh()
-            return library.known
+            return Known(*library.current()).ordered()
 
-    def _make(self) -> Fold:
-        fold = make_fold(self._settings)
-        fold.library = KnownLibrary(fold)
-        return fold
-
-    async def _refresh(self) -> KnownLibrary:
+    async def _refresh(self) -> Library:
         """Read on in the knowledge topics; by whoever holds the pictures' turn."""
         library = (await self._pictures.fold()).library
-        assert isinstance(library, KnownLibrary)
         if self._follower is None:
-            self._follower = KnowledgeFollower(self._settings, library, Metrics())
+            self._follower = KnowledgeFollower(self._settings, library)
         await self._follower.refresh()
         return library
 
@@ -216,10 +173,3 @@ class RunTopic:
             counts = await counts_of(self._settings, self._topic)
             self._partitions, self._looked = counts[self._topic], now
         return self._partitions
-
-
-def _put(items: dict[str, Item], key: str, item: Item | None) -> None:
-    if item is None:
-        items.pop(key, None)
-    else:
-        items[key] = item

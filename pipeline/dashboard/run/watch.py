@@ -13,6 +13,7 @@ from ontrack.operators import pooling
 from ontrack.operators.state import RunState
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.runs import RunStore
 from ontrack.solver import frontier, objective
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
@@ -171,7 +172,7 @@ class RunWatch:
             self.places = {node: self.places[node] for node in graph.lasts}
 
 
-class _Watched(dict[str, RunState]):
+class _Watched(RunStore):
     """Open runs of a partition; tells of every state that is put in.
 
     One record may let several waiting steps go: only here each of their states can be seen.

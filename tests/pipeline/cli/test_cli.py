@@ -250,7 +250,9 @@ class TestReplay:
         loud, quiet = Ran("replay", path, "--json"), Ran("replay", path, "--json", "--no-intervene")
         assert loud.of("intervention")
         assert not quiet.of("intervention")
-        assert quiet.of("verdict") == loud.of("verdict")
+        unheard = [verdict | {"flags": None} for verdict in quiet.of("verdict")]
+        assert unheard == [verdict | {"flags": None} for verdict in loud.of("verdict")]
+        assert all("shadow" in verdict["flags"] for verdict in quiet.of("verdict"))
 
     def test_bad_lines_are_quarantined_where_that_is_asked_for(self) -> None:
         events = run_events()
@@ -446,6 +448,7 @@ class TestHelp:
 class TestTopics:
     def test_every_topic_is_shown_with_key_and_partitions(self) -> None:
         shown = CliRunner().invoke(cli, ["topics", "show"]).stdout
+        assert CliRunner().invoke(cli, ["topics", "list"]).stdout == shown
         for spec in catalogue():
             assert re.search(
                 rf"^{re.escape(spec.name)} .*{spec.key}.* {spec.partitions} partitions",

@@ -20,8 +20,8 @@ from ontrack.pipeline.cli.dead_letters import moment
 from ontrack.pipeline.folding.quarantine import dead_letter
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.emitter import messages_of
 from ontrack.pipeline.kafka.letters import original
+from ontrack.pipeline.kafka.messages import messages_of
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

@@ -12,8 +12,8 @@ import pytest
 from ontrack.pipeline.dashboard.feeds.feed import Unavailable
 from ontrack.pipeline.dashboard.feeds.pictures import Pictures
 from ontrack.pipeline.dashboard.run.model import RunFold
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import load_settings
 from ontrack.topics import codecs
 from ontrack.topics.events import Step

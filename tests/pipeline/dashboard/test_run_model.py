@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ontrack.pipeline.dashboard.run.model import RunFold, RunPicture, picture_of
-from ontrack.pipeline.embedded import EmbeddedMonitor, make_fold
+from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, demo_runs, references
 from ontrack.topics import codecs

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ontrack.pipeline.blas import THREAD_VARIABLES
 from ontrack.pipeline.calibrated import Budget, Calibration, CalibrationFile, Choice
 from ontrack.pipeline.cli import cli
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.evaluation.calibration import assign_folds, select
 from ontrack.pipeline.evaluation.calibration_file import settings_file
 from ontrack.pipeline.evaluation.calibration_knobs import KNOBS, Knob, current, with_value
 from ontrack.pipeline.evaluation.calibration_readings import Reading, Unit
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import load_settings
 from tests.pipeline.evaluation.runs import write_tools, write_workplace
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from ontrack.pipeline.embedded import make_fold
-from ontrack.pipeline.folding import checkpoint, offload
+from ontrack.pipeline.folding import checkpoint, offload, parts
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.events import (
@@ -111,6 +113,10 @@ def test_with_and_without_checkpoints_the_same_is_said(script: list[tuple[str, A
     with_them = asyncio.run(lived(script, checkpoints=True))
     without = asyncio.run(lived(script, checkpoints=False))
     assert told(with_them) == told(without)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "VALUE_BYTES_MAX", 150)  # entries are cut up
+        in_parts = asyncio.run(lived(script, checkpoints=True))
+    assert told(in_parts) == told(without)
 
 
 async def played(*scripts: list[Event]) -> FakeKafka:
@@ -167,10 +173,83 @@ async def test_where_the_beginning_is_gone_a_checkpoint_remembers_it() -> None:
     assert names == ["BeginningLost", "BeginningLost"]
 
 
+def heads_and_parts(kafka: FakeKafka) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """What stands on the topic after compaction: entries by key, and parts by key."""
+    latest = {message.key or b"": message.value for message in snapshots(kafka)}
+    kept = {key: value for key, value in latest.items() if value is not None}
+    found = {key: value for key, value in kept.items() if parts.is_part(key)}
+    return {key: value for key, value in kept.items() if key not in found}, found
+
+
+async def test_one_run_that_is_too_large_for_a_message_stops_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpoint, "VALUE_BYTES_MAX", 200)
+    kafka, metrics = FakeKafka(), Metrics()
+    owner = new_owner(kafka, metrics)
+    await owner.resume()
+    for number in range(2):
+        await owner.take(fill(kafka, [look("a", number)]))
+        await owner.save()
+    heads, found = heads_and_parts(kafka)
+    assert heads.keys() == {b"a", b""}
+    # Only those of the latest version are left, and no message was larger than it may be.
+    assert found.keys() == {key for head in heads.values() for key in parts.part_keys(head)}
+    assert len(found) > 2
+    assert all(len(message.value or b"") <= 200 for message in snapshots(kafka))
+    assert "ontrack_snapshots_refused_total 0.0" in metrics.text().decode()
+
+    successor = new_owner(kafka, Metrics())
+    with capture_logs() as logs:
+        await successor.resume()
+    assert "checkpoint_restored" in [each["event"] for each in logs]
+    assert successor.state.runs["a"].highest == owner.state.runs["a"].highest == 1
+    await successor.take(fill(kafka, [RunEnded(run_id="a")]))
+    await successor.save()
+    heads, found = heads_and_parts(kafka)
+    assert heads.keys() == {b""}
+    assert found.keys() == set(parts.part_keys(heads[b""]))
+
+
+@pytest.mark.parametrize("dies_at", range(12))
+async def test_whenever_it_dies_while_it_writes_parts_the_run_is_known(
+    monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    monkeypatch.setattr(checkpoint, "VALUE_BYTES_MAX", 150)
+    kafka = FakeKafka()
+    owner = new_owner(kafka)
+    await owner.resume()
+    await owner.take(fill(kafka, [look("a", 0)]))
+    await owner.save()
+    before = len(snapshots(kafka))
+    await owner.take(fill(kafka, [look("a", 1)]))
+    await owner.save()
+    stored = snapshots(kafka)[: before + dies_at]
+    kafka.topics[TOPICS.snapshots.name] = stored
+    kafka.ends[TOPICS.snapshots.name] = len(stored)
+    metrics = Metrics()
+    successor = new_owner(kafka, metrics)
+    await successor.resume()
+    assert successor.state.runs["a"].highest == 1
+    assert "ontrack_snapshots_refused_total 0.0" in metrics.text().decode()
+
+
+def test_a_part_that_is_missing_or_of_another_version_is_no_entry() -> None:
+    entry = checkpoint.Entry(b"a", bytes(20_000_000), 7)
+    *pieces, head = parts.split(entry)
+    assert (len(pieces), head.key, head.offset) == (3, b"a", 7)
+    whole = {one.key: one for one in (*pieces, head)}
+    assert list(parts.joined(whole)) == [entry]
+    for broken in ({"value": None}, {"value": b"else"}):
+        lacking = whole | {pieces[1].key: replace(pieces[1], **broken)}
+        assert [one.value for one in parts.joined(lacking)] == [None]
+
+
 async def test_a_checkpoint_that_is_too_large_is_left_out_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpoint, "VALUE_BYTES_MAX", 10)
+    monkeypatch.setattr(parts, "PARTS_MAX", 10)
     kafka, metrics = FakeKafka(), Metrics()
     owner = new_owner(kafka, metrics)
     await owner.resume()

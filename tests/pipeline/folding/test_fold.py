@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ontrack.operators.profiles import make_profile
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references, simulate_run, task_ids

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.operators.judging import Knowledge
+from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import make_profile, profile_names
 from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
 from ontrack.pipeline.folding.library import ALWAYS, Library

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding import offload
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record, Said
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace.long_runs import long_references, long_run
 from ontrack.topics import codecs

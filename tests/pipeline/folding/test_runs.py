@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, load_stream, references, simulate_run, task_ids
 from ontrack.topics import codecs

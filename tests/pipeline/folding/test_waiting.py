@@ -19,7 +19,7 @@ from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.waiting import BYTES_MAX
-from ontrack.pipeline.kafka.log import MORE_HEADER
+from ontrack.pipeline.kafka.messages import MORE_HEADER
 from ontrack.topics import codecs
 from ontrack.topics.events import Event, GapClosed, RunEnded, RunStarted, Step
 from ontrack.topics.verdicts import DeadLetter, Output, Scorecard, Verdict

@@ -11,9 +11,9 @@ import pytest
 from ontrack.pipeline.gating.answers import GatePolicy
 from ontrack.pipeline.kafka import audit as audit_module
 from ontrack.pipeline.kafka import floors
-from ontrack.pipeline.kafka.audit import Audit, audit_message
-from ontrack.pipeline.kafka.emitter import Message
-from ontrack.pipeline.kafka.log import Told, record_of, told_by
+from ontrack.pipeline.kafka.audit import Audit
+from ontrack.pipeline.kafka.log import record_of
+from ontrack.pipeline.kafka.messages import Message, Told, decision_message, told_by
 from ontrack.pipeline.metrics import Metrics
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable
@@ -40,7 +40,7 @@ async def no_failure(error: BaseException) -> None:
 
 
 def record(answered: int | None = 3) -> Message:
-    return audit_message(TOPICS, 0, DECISION, "policy", answered)
+    return decision_message(TOPICS, 0, DECISION, "policy", answered)
 
 
 async def test_records_wait_for_the_broker_and_nobody_waits_for_them() -> None:

@@ -20,8 +20,8 @@ from click.testing import CliRunner
 from ontrack.pipeline.cli import cli
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka.connection import client_arguments, start_admin, topics_of
-from ontrack.pipeline.kafka.emitter import topic_of
 from ontrack.pipeline.kafka.fleet import params_of
+from ontrack.pipeline.kafka.messages import topic_of
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references

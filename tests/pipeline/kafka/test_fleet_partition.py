@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ontrack.operators.fleet_state import FleetParams
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.kafka.emitter import topic_of
 from ontrack.pipeline.kafka.fleet import Fleet, FleetPartition, params_of
 from ontrack.pipeline.kafka.merged import merged
+from ontrack.pipeline.kafka.messages import topic_of
 from ontrack.pipeline.kafka.turns import Turns
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
@@ -291,8 +292,8 @@ def test_topics_are_merged_by_time_and_each_keeps_its_order(said: list[tuple[str
         kafka.append(topic, None, b"")
 
     async def read() -> list[Stored]:
-        spans = {topic: (0, kafka.ends.get(topic, 0)) for topic in "abc"}
-        batches = merged(kafka, 0, spans)  # type: ignore[arg-type]
+        spans = {TopicPartition(topic, 0): (0, kafka.ends.get(topic, 0)) for topic in "abc"}
+        batches = merged(kafka, spans)  # type: ignore[arg-type]
         return [m async for batch in batches for m in batch]  # type: ignore[misc]
 
     found = asyncio.run(read())

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
-from ontrack.pipeline.metrics import Metrics
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 
 SETTINGS = Settings(encoder="hashing")
@@ -19,7 +18,7 @@ class Asked(KnowledgeFollower):
     """Counts questions to the broker; an answer comes when it is let."""
 
     def __init__(self) -> None:
-        super().__init__(SETTINGS, make_fold(SETTINGS).library, Metrics())
+        super().__init__(SETTINGS, make_fold(SETTINGS).library)
         self.questions = 0
         self.answers = asyncio.Event()
 

@@ -15,18 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ontrack.operators.canonical import call_sha256
 from ontrack.operators.report import Stamp
-from ontrack.pipeline.embedded import make_fold
+from ontrack.operators.state import RunState
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.runs import RunStore
 from ontrack.pipeline.gating.answers import GateAnswer, GatePolicy
 from ontrack.pipeline.gating.wire import DECIDED_BY_HEADER, FORWARDED_HEADER, Reply
-from ontrack.pipeline.kafka.emitter import Message
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.gateway import Gateway
-from ontrack.pipeline.kafka.log import ANSWERED_HEADER, SOURCE_HEADER
+from ontrack.pipeline.kafka.messages import ANSWERED_HEADER, SOURCE_HEADER, Message
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.kafka.peers import PeerUnreachable
 from ontrack.pipeline.kafka.worker import Worker
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -273,14 +274,16 @@ async def test_a_run_kept_as_bytes_is_not_read_again_and_again() -> None:
     harness.feed(RunStarted(run_id="r"))
     reads = 0
 
-    class Cold(dict[str, Any]):
-        def get(self, *args: Any) -> Any:
+    class Cold(RunStore):
+        def __getitem__(self, run_id: str) -> RunState:
             nonlocal reads
             reads += 1
-            return super().get(*args)
+            return super().__getitem__(run_id)
 
     state = harness.owners[partition_of(b"r", COUNT)].state
-    state.runs = Cold(state.runs)
+    cold = Cold()
+    cold.update(state.runs)
+    state.runs = cold
     assert (await harness.ask(seq=5, deadline_ms=60))[1]["stale"]
     assert reads == 2  # once in waiting, once to answer
 

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontrack.operators import snapshot
-from ontrack.pipeline.embedded import make_fold
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
-from ontrack.pipeline.kafka.emitter import Message, topic_of
-from ontrack.pipeline.kafka.log import Told, record_of, source_offset
+from ontrack.pipeline.kafka.log import record_of
+from ontrack.pipeline.kafka.messages import Message, Told, source_offset, topic_of
 from ontrack.pipeline.kafka.owner import PartitionOwner
+from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from ontrack.pipeline.kafka.emitter import Message
+from ontrack.pipeline.kafka.messages import Message
 from ontrack.pipeline.kafka.owners import OwnerDirectory, advertised_url
 from ontrack.pipeline.kafka.partitions import partition_of
 from ontrack.pipeline.settings import Settings

@@ -173,14 +173,14 @@ async def test_open_runs_are_looked_at_when_a_switch_is_thrown_and_when_the_log_
     assert not await modes.is_due(1, end), "no switch was ever thrown"
     log.fold.library.add_switch(BOB.key, BOB, 2)
     assert await modes.is_due(1, end)
-    (change,) = modes.changes(log.state)
+    (change,) = await modes.changes(log.state)
     assert (change.run_id, change.shadow) == ("r", True)
     assert not await modes.is_due(4, end)
     # Its first event is older than the switch and was folded after it was noticed.
     log.add(change, 3)
     log.add(step(0, run_id="late"), 1)
     assert await modes.is_due(5, end)
-    assert [each.run_id for each in modes.changes(log.state)] == ["late"]
+    assert [each.run_id for each in await modes.changes(log.state)] == ["late"]
     assert not await modes.is_due(6, end)
 
 

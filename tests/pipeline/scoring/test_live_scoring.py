@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ontrack.operators import snapshot
 from ontrack.operators.scoring_plan import ScoringParams
 from ontrack.pipeline.embedded import EmbeddedMonitor, proposal_of
-from ontrack.pipeline.folding.making import encoder_of, make_fold
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.making import encoder_of, make_fold
 from ontrack.pipeline.reading.readers import read_tasks
 from ontrack.pipeline.scoring import score_trajectory
 from ontrack.pipeline.scoring.files import Against, score_files

@@ -12,7 +12,7 @@ import pytest
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.kafka.connection import topics_of
-from ontrack.pipeline.kafka.emitter import topic_of
+from ontrack.pipeline.kafka.messages import topic_of
 from ontrack.pipeline.kafka.sender import send_events, send_knowledge
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings

@@ -1,0 +1,85 @@
+"""What a record needs of the library, worked out before it is folded, and off the event loop.
+
+Compiling and testing reference sets takes seconds where many have come at once. The fold asks the
+library for what a run is compared with, and must find it there: so whoever folds or answers on an
+event loop asks here first. The result is the same with and without, only the loop is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+
+from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.library import Preparation
+from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.record import Record
+from ontrack.topics.events import Proposal
+
+Elsewhere = Callable[[], AbstractAsyncContextManager[None]]
+
+# Two runs of one task may begin at once: the second one then finds what the first one has made.
+_one_at_a_time = threading.Lock()
+
+
+async def prepare_record(
+    fold: Fold, state: PartitionState, record: Record, elsewhere: Elsewhere = nullcontext
+) -> None:
+    """Prepare what folding a record of the events topic asks the library for, if anything.
+
+    ``elsewhere`` is entered while a thread works.
+    """
+    run_id = (record.key or b"").decode("utf-8", "replace")
+    known = state.runs.who(run_id)
+    if known is not None and known.needs_references:
+        await _prepare(fold, known.task_id, run_id, known.started_ms, elsewhere)
+    if known is None or known.may_be_renamed:
+        named = fold.named(record)
+        if named is not None:
+            await _prepare(fold, named.task_id, named.run_id, record.timestamp_ms, elsewhere)
+
+
+async def prepare_question(
+    fold: Fold, state: PartitionState, record: Record, elsewhere: Elsewhere = nullcontext
+) -> None:
+    """Prepare what the answer to a record of the proposals topic asks the library for."""
+    known = state.runs.who((record.key or b"").decode("utf-8", "replace"))
+    if known is None or known.needs_references:
+        asked = fold.asked(record)
+        if asked is not None:
+            await prepare_proposal(fold, state, asked, record.timestamp_ms, elsewhere)
+
+
+async def prepare_proposal(
+    fold: Fold,
+    state: PartitionState,
+    proposal: Proposal,
+    time_ms: int | None = None,
+    elsewhere: Elsewhere = nullcontext,
+) -> None:
+    """Prepare what the answer to a proposal asks the library for, if anything."""
+    known = state.runs.who(proposal.run_id)
+    if known is None:
+        await _prepare(fold, proposal.task_id, proposal.run_id, time_ms, elsewhere)
+    elif known.needs_references:
+        await _prepare(fold, known.task_id, proposal.run_id, known.started_ms, elsewhere)
+
+
+async def _prepare(
+    fold: Fold, task_id: str | None, run_id: str, time_ms: int | None, elsewhere: Elsewhere
+) -> None:
+    preparation = fold.library.preparation(task_id, run_id, time_ms)
+    if preparation is None:
+        return
+    # What goes wrong here goes wrong in the fold again, which makes a dead letter of the record.
+    with suppress(Exception):
+        async with elsewhere():
+            await asyncio.to_thread(_make, preparation)
+        fold.library.keep(preparation)
+
+
+def _make(preparation: Preparation) -> None:
+    with _one_at_a_time:
+        preparation.make()
