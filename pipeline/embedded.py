@@ -9,6 +9,7 @@ from ontrack.pipeline.encoding.encoders import Encoder
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.timing import Observe, timed_apply, unobserved
+from ontrack.pipeline.gating.answers import GateAnswer, Refusal, Tickets
 from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -110,6 +111,39 @@ class EmbeddedMonitor:
         """End every run that is still open, with an unknown outcome."""
         for run_id in list(self.state.runs):
             yield from self.feed(RunEnded(run_id=run_id, reason="end of the recording"))
+
+
+class EmbeddedGate:
+    """The gate of a monitor in this process: each answer may be used once.
+
+    Parameters
+    ----------
+    tickets
+        Of the answers.
+    """
+
+    def __init__(self, monitor: EmbeddedMonitor, tickets: Tickets) -> None:
+        self._monitor = monitor
+        self._tickets = tickets
+
+    def ask(self, proposal: Proposal) -> tuple[Decision, GateAnswer]:
+        """Ask; return the decision as it is put on record, and as the asker gets it.
+
+        Raises
+        ------
+        InvalidEvent
+            As :meth:`EmbeddedMonitor.ask`.
+        """
+        decision = self._monitor.ask(proposal)
+        return decision, GateAnswer.of(decision, "monitor", self._tickets.note(decision))
+
+    def redeem(self, decision_id: str, run_id: str, call_sha256: str) -> Refusal | None:
+        """Use an answer; return why it cannot be."""
+        return self._tickets.redeem(decision_id, run_id, call_sha256)
+
+    def contracts(self) -> Iterable[ToolContract]:
+        """Return the contracts that the monitor knows now."""
+        return self._monitor.fold.library.contracts_now().values()
 
 
 def proposal_of(step: Step) -> Proposal:

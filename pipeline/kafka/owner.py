@@ -31,6 +31,7 @@ from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.preparing import prepare_question
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.upkeep import Upkeep
 from ontrack.pipeline.kafka.checkpoints import Checkpoints
 from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.floors import Floors
@@ -40,7 +41,6 @@ from ontrack.pipeline.kafka.messages import Message, Sent, Told, event_message, 
 from ontrack.pipeline.kafka.modes import Modes
 from ontrack.pipeline.kafka.progress import Progress
 from ontrack.pipeline.kafka.turns import Turns
-from ontrack.pipeline.kafka.upkeep import Upkeep
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry, Span

@@ -19,11 +19,11 @@ from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.messages import messages_of
 from ontrack.pipeline.kafka.remote import RemoteChannel
 from ontrack.pipeline.kafka.tailer import tail
-from ontrack.pipeline.serving.engine import Listener
+from ontrack.pipeline.serving.engine import Listener, Taken, nobody
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent
-from ontrack.topics.events import GapClosed, Proposal, RunEnded
+from ontrack.topics.events import Event, GapClosed, Proposal, RunEnded
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
 
@@ -57,6 +57,12 @@ class KafkaEngine:
         self._tail: asyncio.Task[None] | None = None
         self._place = 0
         self._listens = False
+        self.taken: Taken = nobody
+
+    @property
+    def monitor(self) -> None:
+        """None: workers judge."""
+        return None
 
     async def start(self) -> None:
         """Connect.
@@ -83,7 +89,7 @@ class KafkaEngine:
         """Whether verdicts come back."""
         return self._listens
 
-    async def take(self, value: bytes, run_id: str | None, source: str) -> tuple[Output, ...]:
+    async def take(self, value: bytes, event: Event | None, source: str) -> tuple[Output, ...]:
         """Send an event; returns when Kafka has it. What cannot be used is a dead letter.
 
         Raises
@@ -91,22 +97,25 @@ class KafkaEngine:
         BrokerUnavailable
             Kafka has not acknowledged it in time.
         """
-        try:
-            event = codecs.decode_event(value, self._settings.limits).event
-        except InvalidEvent as error:
-            return await self._quarantined(value, source, error)
+        if event is None:
+            try:
+                event = codecs.decode_event(value, self._settings.limits).event
+            except InvalidEvent as error:
+                return await self._quarantined(value, source, error)
         self._ours[event.run_id] = None
         self._ours.move_to_end(event.run_id)
         if len(self._ours) > self._settings.serve_sessions_max:
             self._ours.popitem(last=False)
         try:
             async with asyncio.timeout(SEND_S_MAX):
-                return await self._channel.send(event)
+                outputs = await self._channel.send(event)
         except TimeoutError:
             raise BrokerUnavailable(
                 f"Kafka at {self._settings.broker} has not acknowledged an event within "
                 f"{SEND_S_MAX:g} s; it may still come there"
             ) from None
+        self.taken(value, event, False)
+        return outputs
 
     async def _quarantined(
         self, value: bytes, source: str, error: InvalidEvent
@@ -141,11 +150,11 @@ class KafkaEngine:
         """None: they are the workers' business."""
         return ()
 
-    def idle(self, idle_s: float, now_s: float) -> RunEnded | None:
+    async def idle(self) -> RunEnded | None:
         """None: the workers close idle runs."""
         return None
 
-    def overdue(self, reorder_s: float, now_s: float) -> list[GapClosed]:
+    async def overdue(self) -> list[GapClosed]:
         """None: the workers close gaps, too."""
         return []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.embedded import EmbeddedGate, EmbeddedMonitor
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal, Tickets
 from ontrack.pipeline.sdk.declared import declared_contracts
 from ontrack.topics.events import Event, Proposal
@@ -17,7 +17,7 @@ class EmbeddedChannel:
 
     def __init__(self, monitor: EmbeddedMonitor, ttl_s: float) -> None:
         self._monitor = monitor
-        self._tickets = Tickets(ttl_s)
+        self._gate = EmbeddedGate(monitor, Tickets(ttl_s))
         self._recorded: list[Decision] = []
 
     async def open(self) -> None:
@@ -37,12 +37,11 @@ class EmbeddedChannel:
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that it would get over HTTP."""
-        decision = self._monitor.ask(proposal)
-        return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
+        return self._gate.ask(proposal)[1]
 
     async def redeem(self, answer: GateAnswer) -> Refusal | None:
         """Use a decision of this run."""
-        return self._tickets.redeem(answer.id, answer.run_id, answer.call_sha256)
+        return self._gate.redeem(answer.id, answer.run_id, answer.call_sha256)
 
     def record(self, decision: Decision) -> None:
         """Keep a decision for the next event's outputs."""
@@ -50,4 +49,4 @@ class EmbeddedChannel:
 
     def contracts(self) -> Iterable[ToolContract]:
         """Return the monitor's contracts."""
-        return self._monitor.fold.library.knowledge(None, "", None).contracts.values()
+        return self._gate.contracts()

@@ -24,7 +24,7 @@ from ontrack.pipeline.gating.asker import Asker
 from ontrack.pipeline.gating.wire import Reply, json_reply
 from ontrack.pipeline.metrics import Metrics
 from ontrack.pipeline.serving.desk import Desk
-from ontrack.pipeline.serving.engine import EmbeddedEngine, Engine, Listener
+from ontrack.pipeline.serving.engine import Engine, Listener
 from ontrack.pipeline.serving.event_memory import EventMemory
 from ontrack.pipeline.serving.recording import Recording
 from ontrack.pipeline.serving.stream import Stream
@@ -41,7 +41,7 @@ from ontrack.pipeline.telemetry import AnyTelemetry, NoTelemetry
 from ontrack.topics import codecs
 from ontrack.topics.adapters.otlp_live import LiveSpans
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, WrongShape
-from ontrack.topics.events import Event, Notice, Proposal
+from ontrack.topics.events import Event, Proposal
 from ontrack.topics.verdicts import DeadLetter, Output, as_plain
 
 _log = structlog.get_logger(__name__)
@@ -102,11 +102,9 @@ class Daemon:
         self._recording = recording
         self._is_past = False
         self._refusals = 0
-        self._reorder_s = settings.reorder_ms / 1000
         self.engine = make_engine(self.metrics, self._said)
-        self.monitor = self.engine.monitor if isinstance(self.engine, EmbeddedEngine) else None
-        if isinstance(self.engine, EmbeddedEngine):
-            self.engine.noticed = self._noticed
+        self.engine.taken = self._taken
+        self.monitor = self.engine.monitor
         self.pictures = None
         if self.monitor is not None and make_pictures is not None:
             self.pictures = make_pictures(self.monitor, self.memory)
@@ -115,10 +113,10 @@ class Daemon:
         self._asker = Asker(self.engine, policy, self.engine.contracts())
         self.desk = Desk(
             partial(self._take_event, source="hook"),
-            self._asker,
+            self.ask,
+            settings.redaction.plainly,
             self.board,
             settings.serve_sessions_max,
-            settings.gate_deadline_ms,
             lambda why: self.metrics.hook_bypassed.labels(why).inc(),
             _now,
         )
@@ -135,7 +133,7 @@ class Daemon:
             gc.freeze()  # what stays for good: a full collection of it would hold up the hooks
             tasks = [
                 asyncio.create_task(self._every(SPANS_S, self._due_spans)),
-                asyncio.create_task(self._every(self._reorder_s / 4, self._close_gaps)),
+                asyncio.create_task(self._every(self.settings.reorder_ms / 4000, self._close_gaps)),
                 asyncio.create_task(self._every(IDLE_S, self._close_idle)),
             ]
             yield
@@ -215,7 +213,7 @@ class Daemon:
         self._refusals += 1
         self._said(dead_letter(Record(raw, None, source, 0, self._refusals), error))
 
-    async def ask(self, proposal: Proposal, deadline_ms: float | None) -> GateAnswer:
+    async def ask(self, proposal: Proposal, deadline_ms: float | None = None) -> GateAnswer:
         """Ask the gate.
 
         Raises
@@ -236,7 +234,7 @@ class Daemon:
         return await self._take(codecs.encode(event), event, source)
 
     async def _take(self, value: bytes, event: Event | None, source: str) -> tuple[Output, ...]:
-        """Take one event: note it, record it, hand it to the monitor."""
+        """Hand one event to the monitor."""
         if event is None:
             try:
                 decoded = codecs.decode_event(value, self.settings.limits).event
@@ -247,17 +245,20 @@ class Daemon:
                 decoded = self.settings.redaction.plainly(decoded)
                 value = codecs.encode(decoded)
             event = decoded
-        outputs = await self.engine.take(value, event.run_id, source)
-        if not any(isinstance(output, DeadLetter) for output in outputs):
-            self.board.heard(event, _now())
-            self.memory.add(event.run_id, value)
-            if self._recording is not None and not self._is_past:
-                self._recording.append(value)
-        return outputs
+        return await self.engine.take(value, event, source)
 
-    def _noticed(self, notice: Notice) -> None:
-        """Keep a notice among the events: a run folded again by itself would miss it."""
-        self.memory.add(notice.run_id, codecs.encode(notice))
+    def _taken(self, value: bytes, event: Event, made_here: bool) -> None:
+        """Note and record what was folded.
+
+        Notices of the monitor's own stand in the memory, since a run that is folded again by itself
+        would miss them, and not in the recording, which is folded as a whole.
+        """
+        self.memory.add(event.run_id, value)
+        if made_here:
+            return
+        self.board.heard(event, _now())
+        if self._recording is not None and not self._is_past:
+            self._recording.append(value)
 
     def _said(self, output: Output) -> None:
         """Tell everybody what the monitor says; of what was said before nobody again."""
@@ -289,13 +290,11 @@ class Daemon:
             await self._empty_outbox()
 
     async def _close_gaps(self) -> None:
-        gaps = self.engine.overdue(self._reorder_s, time.monotonic())
-        for gap in gaps:
+        for gap in await self.engine.overdue():
             await self._take_event(gap, "gaps")
 
     async def _close_idle(self) -> None:
-        idle_s = self.settings.run_idle_s
-        while (end := self.engine.idle(idle_s, time.monotonic())) is not None:
+        while (end := await self.engine.idle()) is not None:
             await self._take_event(end, "idle")
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:

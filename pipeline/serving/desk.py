@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ontrack.operators.canonical import call_sha256
 from ontrack.pipeline.board import Board
 from ontrack.pipeline.gating.answers import GateAnswer
-from ontrack.pipeline.gating.asker import Asker
 from ontrack.pipeline.serving.hooks.model import HookCall, HookReply
 from ontrack.pipeline.serving.sessions import Bypass, Pending, Session, Sessions
 from ontrack.topics.adapters.parts import built
@@ -28,6 +27,13 @@ PROMPTS = frozenset(
 
 #: How often a session may have ended and gone on before the daemon began.
 RUNS_MAX = 100
+
+
+class Redact(Protocol):
+    """Replaces what nobody is to see, once or again."""
+
+    def __call__(self, event: E) -> E:
+        """Return the event without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,10 @@ class Desk:
     ----------
     take
         Hands an event to the monitor.
+    ask
+        Asks the gate, within its deadline.
+    redact
+        Replaces what nobody is to see. Calls are compared as they are after it, as the gate does.
     bypassed
         Told how a call came past the hook before it.
     now
@@ -66,18 +76,18 @@ class Desk:
     def __init__(
         self,
         take: Callable[[Event], Awaitable[tuple[Output, ...]]],
-        asker: Asker,
+        ask: Callable[[Proposal], Awaitable[GateAnswer]],
+        redact: Redact,
         board: Board,
         sessions_max: int,
-        deadline_ms: float,
         bypassed: Callable[[Bypass], None],
         now: Callable[[], datetime],
     ) -> None:
         self._take = take
-        self._asker = asker
+        self._put = ask
+        self._redact = redact
         self._board = board
         self.sessions = Sessions(sessions_max)
-        self._deadline_ms = deadline_ms
         self._bypassed = bypassed
         self._now = now
 
@@ -174,7 +184,7 @@ class Desk:
                 Proposal, session, call, wish, tool=call.tool, args=call.args, call_id=call.call_id
             )
             try:
-                return await self._asker.ask(proposal, self._deadline_ms)
+                return await self._put(proposal)
             except EventAfterEnd:
                 # The host resumes a session that has ended: that is another run.
                 self.sessions.begin_again(session)
@@ -182,11 +192,6 @@ class Desk:
 
     async def _after(self, session: Session, call: HookCall, wish: Wish) -> HookReply:
         assert call.tool is not None
-        now = self._now()
-        pending, bypass = session.came_back(call.call_id, call_sha256(call.tool, call.args))
-        if bypass is not None:
-            self._bypassed(bypass)
-            self._board.note(session.run_id, bypass)
         step = self._built(
             Step,
             session,
@@ -197,9 +202,14 @@ class Desk:
             result=call.result,
             error=call.error,
             call_id=call.call_id,
-            started_at=None if pending is None else pending.asked_at,
-            ended_at=now,
+            ended_at=self._now(),
         )
+        pending, bypass = session.came_back(call.call_id, call_sha256(step.tool, step.args))
+        if bypass is not None:
+            self._bypassed(bypass)
+            self._board.note(session.run_id, bypass)
+        if pending is not None:
+            step = step.model_copy(update={"started_at": pending.asked_at})
         await self._take(step)
         if (halted := self._halted(session)) is not None:
             return HookReply(halt=halted)
@@ -215,7 +225,7 @@ class Desk:
     def _built(
         self, model: type[E], session: Session, call: HookCall, wish: Wish, **fields: Any
     ) -> E:
-        return built(
+        made = built(
             model,
             run_id=session.run_id,
             time=self._now(),
@@ -225,6 +235,7 @@ class Desk:
             parent_run_id=self.sessions.run_id_of(session.parent),
             **fields,
         )
+        return self._redact(made)
 
 
 def _opinion(answer: Decision, wish: Wish) -> HookReply:

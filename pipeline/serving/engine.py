@@ -8,23 +8,47 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.embedded import EmbeddedGate, EmbeddedMonitor
 from ontrack.pipeline.folding import offload
+from ontrack.pipeline.folding.preparing import prepare_proposal
 from ontrack.pipeline.folding.record import Record, Said
 from ontrack.pipeline.folding.timing import Observe, unobserved
+from ontrack.pipeline.folding.upkeep import Upkeep
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal, Tickets
 from ontrack.pipeline.gating.wire import Redemption
 from ontrack.topics import codecs
-from ontrack.topics.events import GapClosed, Notice, Proposal, RunEnded
+from ontrack.topics.events import Event, GapClosed, Notice, Proposal, RunEnded
 from ontrack.topics.knowledge import ToolContract
-from ontrack.topics.verdicts import Decision, Output
+from ontrack.topics.verdicts import DeadLetter, Decision, Output
 
 #: Told of everything that the monitor says, whoever asked for it.
 Listener = Callable[[Output], None]
 
+#: Told of each event that was taken (its bytes, itself, whether the monitor made it), in the order
+#: in which they were folded; of what became a dead letter at once it is not.
+Taken = Callable[[bytes, Event, bool], None]
+
+
+def nobody(_value: bytes, _event: Event, _made_here: bool) -> None:
+    """Take an event and forget it."""
+
 
 class Engine(Protocol):
-    """The monitor, wherever it runs."""
+    """The monitor, wherever it runs.
+
+    Attributes
+    ----------
+    taken
+        Told of each event that was taken.
+    monitor
+        The one in this process; None where others judge.
+    """
+
+    taken: Taken
+
+    @property
+    def monitor(self) -> EmbeddedMonitor | None:
+        """The one in this process; None where others judge."""
 
     async def start(self) -> None:
         """Connect."""
@@ -36,7 +60,7 @@ class Engine(Protocol):
     def ready(self) -> bool:
         """Whether events are taken and questions answered."""
 
-    async def take(self, value: bytes, run_id: str | None, source: str) -> tuple[Output, ...]:
+    async def take(self, value: bytes, event: Event | None, source: str) -> tuple[Output, ...]:
         """Take one event as JSON bytes.
 
         Returns what the monitor says at once, where it does; an event that cannot be used gives a
@@ -44,8 +68,8 @@ class Engine(Protocol):
 
         Parameters
         ----------
-        run_id
-            The event's, where it is known already.
+        event
+            The same, decoded; None where it cannot be.
         source
             Where it came from, for dead letters.
 
@@ -67,14 +91,14 @@ class Engine(Protocol):
     def contracts(self) -> Iterable[ToolContract]:
         """Return the contracts that are known here."""
 
-    def idle(self, idle_s: float, now_s: float) -> RunEnded | None:
-        """Return the end of a run that was silent for so long, where that is its business.
+    async def idle(self) -> RunEnded | None:
+        """Return the end of a run that was silent for too long, where that is its business.
 
         One at a time: while it is folded, another that was silent may be heard of.
         """
 
-    def overdue(self, reorder_s: float, now_s: float) -> list[GapClosed]:
-        """Return the gaps that steps have waited behind for so long, likewise."""
+    async def overdue(self) -> list[GapClosed]:
+        """Return the gaps that steps have waited behind for too long, likewise."""
 
 
 class EmbeddedEngine:
@@ -98,11 +122,9 @@ class EmbeddedEngine:
 
     Attributes
     ----------
-    monitor
-        The one it was given.
-    noticed
-        Told of each notice that the monitor has given and folded: over Kafka it would stand in the
-        log of events.
+    taken
+        Told of each event, notices of the monitor's own among them: over Kafka these would stand in
+        the log of events.
     """
 
     def __init__(
@@ -113,16 +135,21 @@ class EmbeddedEngine:
         observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.monitor = monitor
-        self._tickets = Tickets(ttl_s, clock=clock)
+        self._monitor = monitor
+        self._gate = EmbeddedGate(monitor, Tickets(ttl_s, clock=clock))
         self._tell = listener
         self._observe = observe
         self._clock = clock
-        self.noticed: Callable[[Notice], None] = lambda _notice: None
+        self.taken: Taken = nobody
         self._turn = asyncio.Lock()
-        self._heard: dict[str, float] = {}
-        self._gaps: dict[tuple[str, int], float] = {}
+        settings = monitor.settings
+        self._upkeep = Upkeep(settings.run_idle_s, settings.reorder_ms)
         self._place = 0
+
+    @property
+    def monitor(self) -> EmbeddedMonitor:
+        """The one it was given."""
+        return self._monitor
 
     async def start(self) -> None:
         """Nothing to connect."""
@@ -137,47 +164,44 @@ class EmbeddedEngine:
         """Always."""
         return True
 
-    async def take(self, value: bytes, run_id: str | None, source: str) -> tuple[Output, ...]:
+    async def take(self, value: bytes, event: Event | None, source: str) -> tuple[Output, ...]:
         """Fold one event and, as the log would have it, the notices that follow from it."""
         async with self._turn:
-            place = self._place
-            self._place += 1
             outputs: list[Output] = []
-            left: deque[Said] = deque(await self._fold(value, run_id, source, place))
+            left: deque[Said] = deque(await self._fold(value, event, source, made_here=False))
             while left:
                 said = left.popleft()
                 if isinstance(said, Notice):
-                    left.extend(await self._fold(codecs.encode(said), said.run_id, source, place))
-                    self.noticed(said)
+                    left.extend(await self._fold(codecs.encode(said), said, source, made_here=True))
                 else:
                     outputs.append(said)
-            self._note(run_id)
+            self._upkeep.folded(self.monitor.state)
         for output in outputs:
             self._tell(output)
         return tuple(outputs)
 
-    async def _fold(self, value: bytes, run_id: str | None, source: str, place: int) -> list[Said]:
-        key = None if run_id is None else run_id.encode("utf-8", "replace")
-        record = Record(value, key, source, 0, place)
-        return await offload.apply(self.monitor.fold, self.monitor, record, observe=self._observe)
-
-    def _note(self, run_id: str | None) -> None:
-        if run_id is None:
-            return
-        # Last in the order of the dictionary is who was heard of last.
-        self._heard.pop(run_id, None)
-        if run_id in self.monitor.state.runs:
-            self._heard[run_id] = self._clock()
+    async def _fold(
+        self, value: bytes, event: Event | None, source: str, made_here: bool
+    ) -> list[Said]:
+        key = None if event is None else event.run_id.encode("utf-8", "replace")
+        record = Record(value, key, source, 0, self._place, self._now_ms())
+        self._place += 1
+        monitor = self.monitor
+        said = await offload.apply(monitor.fold, monitor, record, observe=self._observe)
+        if event is not None and not any(_is_letter_of(record, item) for item in said):
+            self.taken(value, event, made_here)
+        return said
 
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
         """Ask the monitor, by way of the bytes that a worker would get."""
-        decision = self.monitor.ask(proposal)
+        await prepare_proposal(self.monitor.fold, self.monitor.state, proposal)
+        decision, answer = self._gate.ask(proposal)
         self._tell(decision)
-        return GateAnswer.of(decision, "monitor", self._tickets.note(decision))
+        return answer
 
     async def redeem(self, wanted: Redemption) -> Refusal | None:
         """Use a decision."""
-        return self._tickets.redeem(wanted.decision_id, wanted.run_id, wanted.call_sha256)
+        return self._gate.redeem(wanted.decision_id, wanted.run_id, wanted.call_sha256)
 
     def record(self, decision: Decision) -> None:
         """Tell it, as any other decision."""
@@ -185,29 +209,26 @@ class EmbeddedEngine:
 
     def contracts(self) -> Iterable[ToolContract]:
         """Return the monitor's contracts."""
-        return self.monitor.fold.library.knowledge(None, "", None).contracts.values()
+        return self._gate.contracts()
 
-    def idle(self, idle_s: float, now_s: float) -> RunEnded | None:
+    async def idle(self) -> RunEnded | None:
         """End the most silent run as cancelled, as a worker does."""
-        run_id, heard_s = next(iter(self._heard.items()), (None, now_s))
-        if run_id is None or now_s - heard_s < idle_s:
-            return None
-        del self._heard[run_id]
-        reason = f"idle: no event for {idle_s:g} s"
-        return RunEnded(run_id=run_id, outcome="cancelled", reason=reason)
+        async with self._turn:  # a thread may be folding
+            ends = self._upkeep.idle(self.monitor.state, self._now_ms(), most=1)
+        return ends[0] if ends else None
 
-    def overdue(self, reorder_s: float, now_s: float) -> list[GapClosed]:
+    async def overdue(self) -> list[GapClosed]:
         """Give up steps that others have waited for long enough, as a worker does."""
-        waiting = self.monitor.state.waiting
-        gaps = {run_id: waiting.first(run_id) for run_id in waiting}
-        since = {
-            (run_id, seq): self._gaps.get((run_id, seq), now_s)
-            for run_id, seq in gaps.items()
-            if seq is not None
-        }
-        self._gaps = since
-        return [
-            GapClosed(run_id=run_id, seq=seq)
-            for (run_id, seq), seen_s in since.items()
-            if now_s - seen_s >= reorder_s
-        ]
+        async with self._turn:
+            return self._upkeep.overdue(self.monitor.state, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return round(self._clock() * 1000)
+
+
+def _is_letter_of(record: Record, said: Said) -> bool:
+    """Tell whether a record itself could not be used; steps that waited have letters, too."""
+    return isinstance(said, DeadLetter) and (said.topic, said.offset) == (
+        record.topic,
+        record.offset,
+    )

@@ -21,8 +21,8 @@ from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.serving.event_memory import EventMemory
 from ontrack.topics import codecs
 from ontrack.topics.errors import InvalidEvent
-from ontrack.topics.events import Event, Notice, Step
-from ontrack.topics.verdicts import DeadLetter, Output
+from ontrack.topics.events import Event, Step
+from ontrack.topics.verdicts import Output
 
 _log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class EmbeddedFeed:
         self._source = source
         self._told = Told()
         self._engine = EmbeddedEngine(monitor, monitor.settings.gate_decision_ttl_s, self._heard)
-        self._engine.noticed = self._noticed
+        self._engine.taken = self._taken
         self._pictures = MemoryPictures(monitor, self.memory)
         self._task: asyncio.Task[None] | None = None
 
@@ -83,11 +83,7 @@ class EmbeddedFeed:
         if isinstance(event, Step):
             with suppress(InvalidEvent, NoAnswer):
                 await self._engine.ask(proposal_of(event), ASK_S)
-        value = codecs.encode(event)
-        outputs = await self._engine.take(value, event.run_id, "memory")
-        if not any(isinstance(output, DeadLetter) for output in outputs):
-            self.memory.add(event.run_id, value)
-        return outputs
+        return await self._engine.take(codecs.encode(event), event, "memory")
 
     async def picture(self, run_id: str) -> RunPicture:
         """Fold the run again, by a fold of its own."""
@@ -126,8 +122,8 @@ class EmbeddedFeed:
     def _heard(self, output: Output) -> None:
         self._told.said(output, now_ms())
 
-    def _noticed(self, notice: Notice) -> None:
-        self.memory.add(notice.run_id, codecs.encode(notice))
+    def _taken(self, value: bytes, event: Event, _made_here: bool) -> None:
+        self.memory.add(event.run_id, value)
 
 
 async def play(

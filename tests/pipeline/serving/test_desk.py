@@ -38,6 +38,7 @@ class Room:
         found = watchful(Settings(encoder="hashing", **settings))
         self.board = Board(sessions_max)
         self.events: list[Event] = []
+        self.asked: list[Proposal] = []
         self.bypassed: list[str] = []
         self.clock = datetime(2026, 1, 1, tzinfo=UTC)
         self.engine = EmbeddedEngine(EmbeddedMonitor(found, contracts=CONTRACTS), 60.0, self._said)
@@ -45,15 +46,19 @@ class Room:
         self.asker = Asker(self, GatePolicy.of(found.gate_fail_open), self.engine.contracts())
         self.desk = Desk(
             self._take,
-            self.asker,
+            self._ask,
+            found.redaction.plainly,
             self.board,
             sessions_max,
-            200.0,
             self.bypassed.append,
             self._now,
         )
 
+    async def _ask(self, proposal: Proposal) -> GateAnswer:
+        return await self.asker.ask(proposal, 200.0)
+
     async def ask(self, proposal: Proposal, deadline_s: float) -> GateAnswer:
+        self.asked.append(proposal)
         return await self.gate.ask(proposal, deadline_s)
 
     def record(self, decision: Any) -> None:
@@ -62,7 +67,7 @@ class Room:
     async def _take(self, event: Event) -> tuple[Output, ...]:
         self.events.append(event)
         self.board.heard(event, self.clock)
-        return await self.engine.take(codecs.encode(event), event.run_id, "hook")
+        return await self.engine.take(codecs.encode(event), event, "hook")
 
     def _said(self, output: Output) -> None:
         self.board.said(output)
@@ -211,10 +216,12 @@ async def test_a_session_that_was_let_go_on_elsewhere_is_not_halted_any_more() -
     view = room.board.get("s")
     assert view is not None
     assert view.state == "halted"
-    await room.engine.take(codecs.encode(RunResumed(run_id="s")), "s", "another door")
+    await room.engine.take(
+        codecs.encode(RunResumed(run_id="s")), RunResumed(run_id="s"), "another door"
+    )
     for number in (30, 31):
         step = Step(run_id="s", tool="Read", args={"file": f"{number}"}, result=f"text {number}")
-        await room.engine.take(codecs.encode(step), "s", "another door")
+        await room.engine.take(codecs.encode(step), step, "another door")
     assert view.state == "open"
     assert (await room.hook("before", call_id="x")).halt is None
 
@@ -232,7 +239,7 @@ async def test_a_run_without_a_session_can_be_let_go_on() -> None:
     room = Room()
     for number in range(30):
         step = Step(run_id="sdk", seq=number, tool="Bash", args={"command": "pytest"}, result="x")
-        await room.engine.take(codecs.encode(step), "sdk", "http")
+        await room.engine.take(codecs.encode(step), step, "http")
     view = room.board.get("sdk")
     assert view is not None
     assert view.halted is not None
@@ -361,3 +368,19 @@ async def test_what_a_hook_cannot_hand_on_waits_for_one_that_can() -> None:
         replies = await room.call(number, args={"command": "pytest"}, hears=False)
         assert replies == [HookReply(), HookReply()]
     assert "third identical" in ((await room.hook("before", call_id="x")).context or "")
+
+
+async def test_what_is_redacted_reaches_neither_gate_nor_monitor_and_is_no_bypass() -> None:
+    room = Room(redact=("args.card", "result.ssn"))
+    card = {"card": "4111 1111", "to": "Ada"}
+    for number in range(2):
+        await room.call(number, tool="find", args=card, result={"ssn": "078-05-1120"})
+    assert room.bypassed == []
+    seen = "".join(map(repr, [*room.asked, *room.events]))
+    assert "Ada" in seen
+    assert "4111" not in seen
+    assert "078-05" not in seen
+    # Another call than the one that was asked about is noticed all the same.
+    await room.hook("before", tool="find", args=card, call_id="c7")
+    await room.hook("after", tool="find", args={"card": "4222", "to": "Ada"}, call_id="c7")
+    assert room.bypassed == ["other_call"]

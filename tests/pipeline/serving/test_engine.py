@@ -33,11 +33,12 @@ class Desk:
     def __init__(self, **knowledge: Any) -> None:
         self.said: list[Output] = []
         self.clock = Clock()
-        monitor = EmbeddedMonitor(Settings(encoder="hashing"), **knowledge)
+        settings = Settings(encoder="hashing", run_idle_s=60.0, reorder_ms=1000)
+        monitor = EmbeddedMonitor(settings, **knowledge)
         self.engine = EmbeddedEngine(monitor, 60.0, self.said.append, clock=self.clock)
 
     async def take(self, event: Event) -> tuple[Output, ...]:
-        return await self.engine.take(encode(event), event.run_id, "test")
+        return await self.engine.take(encode(event), event, "test")
 
     async def take_all(self, events: Any) -> list[str]:
         return [output.id for event in events for output in await self.take(event)]  # type: ignore[union-attr]
@@ -49,21 +50,29 @@ def step(seq: int | None = None, run_id: str = "r", **fields: Any) -> Step:
 
 async def test_a_step_whose_number_never_comes_is_not_waited_for_for_ever() -> None:
     desk = Desk()
-    assert await desk.take_all([step(0), step(2), step(3)]) == ["r:0"]
-    assert desk.engine.overdue(1.0, now_s=10.0) == []
-    assert desk.engine.overdue(1.0, now_s=10.9) == []
-    (gap,) = desk.engine.overdue(1.0, now_s=11.0)
+    desk.clock.now_s = 10.0
+    assert await desk.take_all([step(0), step(3)]) == ["r:0"]
+    assert await desk.engine.overdue() == []
+    desk.clock.now_s = 10.9
+    assert await desk.take_all([step(2)]) == [], "a lower number gives no more time"
+    assert await desk.engine.overdue() == []
+    desk.clock.now_s = 11.0
+    (gap,) = await desk.engine.overdue()
     assert await desk.take_all([gap]) == ["r:2", "r:3"]
-    assert desk.engine.overdue(1.0, now_s=20.0) == []
+    desk.clock.now_s = 20.0
+    assert await desk.engine.overdue() == []
 
 
 async def test_a_gap_that_was_filled_is_not_closed() -> None:
     desk = Desk()
     await desk.take_all([step(0), step(2)])
-    desk.engine.overdue(1.0, now_s=0.0)
+    desk.clock.now_s = 0.9
     assert await desk.take_all([step(1)]) == ["r:1", "r:2"]
     await desk.take_all([step(5)])
-    assert desk.engine.overdue(1.0, now_s=1.5) == [], "another gap has time of its own"
+    desk.clock.now_s = 1.5
+    assert await desk.engine.overdue() == [], "another gap has time of its own"
+    desk.clock.now_s = 1.9
+    assert [gap.seq for gap in await desk.engine.overdue()] == [5]
 
 
 async def test_runs_that_are_silent_are_closed_as_cancelled_and_others_are_not() -> None:
@@ -71,14 +80,15 @@ async def test_runs_that_are_silent_are_closed_as_cancelled_and_others_are_not()
     await desk.take_all([step(0, "a"), step(0, "b"), step(0, "c")])
     desk.clock.now_s = 5.0
     await desk.take_all([step(1, "a"), RunEnded(run_id="c")])
-    end = desk.engine.idle(10.0, now_s=11.0)
+    desk.clock.now_s = 61.0
+    end = await desk.engine.idle()
     assert end is not None
     assert (end.run_id, end.outcome) == ("b", "cancelled")
-    assert desk.engine.idle(10.0, now_s=11.0) is None
+    assert await desk.engine.idle() is None
     await desk.take(end)
     card = desk.said[-1]
     assert isinstance(card, Scorecard)
-    assert card.reason == "idle: no event for 10 s"
+    assert card.reason == "idle: no event for 60 s"
 
 
 async def test_what_an_engine_says_is_what_the_embedded_monitor_says() -> None:

@@ -32,5 +32,5 @@ async def test_nobody_waits_for_a_broker_that_stands_still(monkeypatch: pytest.M
     step = Step(run_id="r", tool="t")
     with pytest.raises(BrokerUnavailable, match="has not acknowledged"):
         async with asyncio.timeout(10):
-            await engine.take(codecs.encode(step), "r", "hook")
+            await engine.take(codecs.encode(step), step, "hook")
     assert channel.sent == [step]

@@ -1,7 +1,8 @@
 """Upkeep: what time brings to a partition's runs, as events that its owner writes into the log.
 
 In the log, because every reader of it must come to the same end; each event is the same whoever
-sends it, so a second one is a duplicate.
+sends it, so a second one is a duplicate. Without a log they are simply the next events. Times are
+those of the records, by whatever clock they bear.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Upkeep:
         self._given_up: dict[str, int] = {}  # run and first waiting step
 
     def begin_again(self) -> None:
-        """Forget which steps were given up: what was written of them may not have arrived."""
+        """Forget what was said: what was written of it may not have arrived."""
+        self._closing.clear()
         self._given_up.clear()
 
     def folded(self, state: PartitionState) -> None:
@@ -37,14 +39,20 @@ class Upkeep:
         for run_id in [run_id for run_id in self._given_up if run_id not in state.waiting]:
             del self._given_up[run_id]
 
-    def idle(self, state: PartitionState, now_ms: int) -> list[RunEnded]:
-        """Return the ends of runs that have been silent for too long, each once."""
+    def idle(self, state: PartitionState, now_ms: int, most: int | None = None) -> list[RunEnded]:
+        """Return the ends of runs that have been silent for too long, each once.
+
+        Parameters
+        ----------
+        most
+            So many at a time; None: all.
+        """
         limit_ms = self._idle_s * 1000
         silent = [
             run_id
             for run_id, heard_ms in list(state.heard_ms.items())
             if now_ms - heard_ms > limit_ms and run_id not in self._closing
-        ]
+        ][:most]
         self._closing.update(silent)
         reason = f"idle: no event for {self._idle_s} s"
         return [RunEnded(run_id=run_id, outcome="cancelled", reason=reason) for run_id in silent]
