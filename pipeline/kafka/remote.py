@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal
 from ontrack.pipeline.gating.client import GateClient
@@ -15,6 +15,7 @@ from ontrack.pipeline.gating.wire import Redemption
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
 from ontrack.pipeline.kafka.messages import Message, decision_message, event_message
 from ontrack.pipeline.settings import Settings
+from ontrack.topics.errors import MessageTooLarge
 from ontrack.topics.events import Event, Proposal
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
@@ -74,6 +75,8 @@ class RemoteChannel:
 
         Raises
         ------
+        MessageTooLarge
+            Kafka takes no message of this size.
         BrokerUnavailable
             It has not; whether it will is not known.
         """
@@ -81,6 +84,11 @@ class RemoteChannel:
         event_id = f"{event.run_id}:{event.type}:{seq}"
         try:
             await self._put(event_message(self._topics, event, event_id, source=_SOURCE))
+        except MessageSizeTooLargeError as error:
+            raise MessageTooLarge(
+                f"Kafka at {self._settings.broker} takes no message of this size ({error}); send "
+                "less of the result, or raise the topic's max.message.bytes and message_bytes_max"
+            ) from error
         except KafkaError as error:
             raise unreachable(self._settings, error) from error
         return ()

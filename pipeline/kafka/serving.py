@@ -22,7 +22,7 @@ from ontrack.pipeline.kafka.tailer import tail
 from ontrack.pipeline.serving.engine import Listener, Taken, nobody
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
-from ontrack.topics.errors import BrokerUnavailable, InvalidEvent
+from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, MessageTooLarge
 from ontrack.topics.events import Event, GapClosed, Proposal, RunEnded
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import Decision, Output
@@ -109,6 +109,8 @@ class KafkaEngine:
         try:
             async with asyncio.timeout(SEND_S_MAX):
                 outputs = await self._channel.send(event)
+        except MessageTooLarge as error:
+            return await self._quarantined(value, source, error)
         except TimeoutError:
             raise BrokerUnavailable(
                 f"Kafka at {self._settings.broker} has not acknowledged an event within "

@@ -21,7 +21,14 @@ from ontrack.pipeline.sdk.current import set_current_run
 from ontrack.pipeline.sdk.declared import declared_contracts
 from ontrack.pipeline.sdk.embedded_channel import EmbeddedChannel
 from ontrack.pipeline.settings import Settings, load_settings
-from ontrack.topics.errors import BrokerUnavailable, InvalidSettings, OnTrackError
+from ontrack.topics import codecs
+from ontrack.topics.errors import (
+    BrokerUnavailable,
+    InvalidEvent,
+    InvalidSettings,
+    MessageTooLarge,
+    OnTrackError,
+)
 from ontrack.topics.events import (
     Agent,
     ErrorInfo,
@@ -37,7 +44,7 @@ from ontrack.topics.verdicts import DeadLetter, Decision, Output
 
 _log = structlog.get_logger(__name__)
 
-_NOT_FOR_CALLERS = frozenset({"type", "run_id", "seq", "time", "agent", "task_id", "tenant"})
+_NUMBERED = frozenset({"type", "seq", "time"})
 
 _UNREADABLE = frozenset({"MalformedMessage", "WrongShape", "MessageTooLarge", "TooDeep"})
 
@@ -164,6 +171,7 @@ class Monitor:
         }
         self._deadline_ms = found.gate_deadline_ms if deadline_ms is None else deadline_ms
         self._redaction = found.redaction
+        self._limits = (found if embedded is None else embedded.settings).limits
         self._channel: Channel
         if embedded is not None:
             self._channel = EmbeddedChannel(embedded, found.gate_decision_ttl_s)
@@ -311,13 +319,20 @@ class Monitor:
         what the monitor says about it, after what the policy has decided in its place since the
         last event; over Kafka that comes on the topics, and the tuple is empty.
 
+        Raises
+        ------
+        MessageTooLarge
+            It takes more than ``message_bytes_max``; its number is used for the next step.
+        BrokerUnavailable
+            It could not be handed on.
+
         Parameters
         ----------
         more
             Further fields of :class:`~ontrack.topics.events.Step`, such as ``parents``,
             ``consumed``, ``produced``, ``cost_usd``.
         """
-        unknown = more.keys() - (Step.model_fields.keys() - _NOT_FOR_CALLERS)
+        unknown = more.keys() - (Step.model_fields.keys() - self._identity.keys() - _NUMBERED)
         if unknown:
             raise TypeError(f"step() has no field {', '.join(sorted(unknown))}")
         event = Step(
@@ -331,13 +346,38 @@ class Monitor:
             action=action,
             **more,
         )
+        event = self._redaction.plainly(event)
+        self._check_size(event)
+        seq = self._next_seq
         self._next_seq += 1
-        outputs = await self._send(event)
-        is_last = self._next_seq == event.seq + 1 if event.seq is not None else False
-        if is_last and any(map(_is_unreadable, outputs)):
-            # The monitor has not seen it, and would wait for a step of this number.
-            self._next_seq -= 1
+        try:
+            outputs = await self._send(event)
+        except InvalidEvent:
+            self._give_back(seq)
+            raise
+        if any(map(_is_unreadable, outputs)):
+            self._give_back(seq)
         return outputs
+
+    def _give_back(self, seq: int) -> None:
+        """Use a number again: the monitor has not seen its step, and would wait for it."""
+        if self._next_seq == seq + 1:  # else others have theirs after it
+            self._next_seq = seq
+
+    def _check_size(self, event: Event) -> None:
+        """Refuse at once what nobody would take: the same on every way to the monitor.
+
+        Raises
+        ------
+        MessageTooLarge
+            With what to do.
+        """
+        size, most = len(codecs.encode(event)), self._limits.message_bytes
+        if size > most:
+            raise MessageTooLarge(
+                f"this {event.type} takes {size:,} bytes, of {most:,} that may be; report less of "
+                "its result, or raise message_bytes_max here and where it is read"
+            )
 
     async def end(
         self, outcome: Outcome, *, reward: float | None = None, reason: str | None = None

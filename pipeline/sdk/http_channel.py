@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Final
 
+import structlog
 from pydantic import BaseModel, Field, ValidationError
 
 from ontrack.pipeline.gating.answers import GateAnswer, NoAnswer, Refusal
@@ -21,6 +22,8 @@ from ontrack.topics.errors import (
 from ontrack.topics.events import Event, Proposal, RunEnded
 from ontrack.topics.knowledge import ToolContract
 from ontrack.topics.verdicts import DeadLetter, Decision, Output
+
+_log = structlog.get_logger(__name__)
 
 EVENTS_PATH: Final = "/v1/events"
 SEND_S_MAX: Final = 10.0
@@ -110,9 +113,20 @@ class HttpChannel:
             first = self._unsent[0]
             try:
                 outputs += await self._one(first, end_s, is_again=first is not event)
-            except InvalidEvent:
+            except InvalidEvent as error:
                 del self._unsent[0]
-                raise
+                if first is event:
+                    raise
+                # Not the concern of whoever sends this one: its own sender was told that it was
+                # not taken yet.
+                _log.warning(
+                    "event_refused",
+                    run_id=first.run_id,
+                    type=first.type,
+                    seq=getattr(first, "seq", None),
+                    error=str(error),
+                )
+                continue
             except ServeUnavailable:
                 del self._unsent[:-UNSENT_MAX]
                 raise

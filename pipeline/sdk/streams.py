@@ -69,14 +69,20 @@ async def async_stream(call: Call, made: AsyncGenerator[Any, Any]) -> AsyncGener
         await made.aclose()
         return
     seen = _Seen()
+    go_on = partial(made.asend, None)
     try:
         while True:
             try:
-                item = await call.inside_async(made.__anext__)
+                item = await call.inside_async(go_on)
             except StopAsyncIteration:
                 break
             seen.add(item)
-            yield item
+            try:
+                go_on = partial(made.asend, (yield item))
+            except GeneratorExit:
+                raise
+            except BaseException as thrown:  # noqa: BLE001 (the generator's to handle)
+                go_on = partial(made.athrow, thrown)
     except GeneratorExit:
         await made.aclose()
         await call.home.awaited(call.report(seen.result))

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from pydantic import ValidationError
@@ -178,9 +179,19 @@ def _wrapped(function: F, spec: Spec, given: Run | None) -> F:
             items: AsyncGenerator[Any, Any] = made
             if run is not None:
                 items = async_stream(Call.of(spec, run, args, kwargs), made)
+            go_on = partial(items.asend, None)
             async with aclosing(items):
-                async for item in items:
-                    yield item
+                while True:
+                    try:
+                        item = await go_on()
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        go_on = partial(items.asend, (yield item))
+                    except GeneratorExit:
+                        raise
+                    except BaseException as thrown:  # noqa: BLE001 (the generator's to handle)
+                        go_on = partial(items.athrow, thrown)
 
     elif inspect.isgeneratorfunction(function):
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from aiokafka.errors import MessageSizeTooLargeError
 
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gating.answers import NoAnswer
@@ -539,3 +540,45 @@ def test_the_examples_of_the_readme_print_what_it_says(
         with contextlib.redirect_stdout(out):
             exec(compile(code, "README.md", "exec"), {"__name__": "example"})
         assert out.getvalue() == printed
+
+
+# ------------------------------------------------------------------ what is too large
+
+
+class Refusing:
+    """A producer of a broker that takes no large messages."""
+
+    async def send_and_wait(self, _topic: str, value: bytes, **_more: Any) -> None:
+        if len(value) > 1_000:
+            raise MessageSizeTooLargeError("1,000 at most")
+
+    async def stop(self) -> None:
+        """Nothing to do."""
+
+
+async def test_a_step_that_is_too_large_is_refused_before_it_gets_a_number() -> None:
+    embedded = EmbeddedMonitor(SETTINGS)
+    async with Monitor(embedded=embedded, run_id="r") as run:
+        with pytest.raises(errors.MessageTooLarge, match=r"takes 2,0\d\d,\d+ bytes, of 1,048,576"):
+            await run.step("find", result="x" * 2_000_000)
+        (verdict,) = await run.step("find")
+    assert isinstance(verdict, Verdict)
+    assert verdict.seq == 0
+
+
+async def test_a_step_that_kafka_refuses_for_its_size_gives_its_number_back() -> None:
+    run = Monitor(broker="127.0.0.1:1", run_id="r", settings=SETTINGS)
+    channel: Any = run._channel
+    channel._producer = Refusing()
+    with pytest.raises(errors.MessageTooLarge, match=r"max\.message\.bytes"):
+        await run.step("find", result="x" * 5_000)
+    assert run.next_seq == 0
+    await run.step("find")
+    assert run.next_seq == 1
+
+
+async def test_a_field_that_belongs_to_the_run_is_named() -> None:
+    async with Monitor(embedded=EmbeddedMonitor(SETTINGS), run_id="r") as run:
+        for name in ("parent_run_id", "task_id", "agent", "run_id", "seq", "colour"):
+            with pytest.raises(TypeError, match=f"step\\(\\) has no field {name}"):
+                await run.step("find", **{name: "x"})

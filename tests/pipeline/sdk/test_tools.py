@@ -378,6 +378,37 @@ async def test_an_async_generator_is_one_step() -> None:
     assert [chunk async for chunk in chunks()] == ["a", "b"]
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
+async def test_an_async_generator_hears_what_is_sent_and_thrown_into_it(is_watched: bool) -> None:
+    monitor, heard = Recorded(), list[object]()
+
+    @tool
+    async def echo() -> AsyncIterator[str]:
+        try:
+            while True:
+                heard.append((yield f"said {len(heard)}"))
+        except ZeroDivisionError:
+            heard.append("thrown")
+            yield "an error"
+        finally:
+            heard.append("closed")
+
+    async def talk() -> None:
+        stream: Any = echo()
+        assert await anext(stream) == "said 0"
+        assert await stream.asend("A") == "said 1"
+        assert await stream.athrow(ZeroDivisionError()) == "an error"
+        await stream.aclose()
+
+    if is_watched:
+        async with watched(monitor):
+            await talk()
+        assert [step.result for step in monitor.steps] == [["said 0", "said 1", "an error"]]
+    else:
+        await talk()
+    assert heard == ["A", "thrown", "closed"]
+
+
 def test_a_blocked_generator_raises_at_its_first_item_or_yields_nothing() -> None:
     monitor = Recorded()
 
