@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from ontrack.topics.events import Agent, Event, RunEnded, RunResumed, RunStarted, Step
 from ontrack.topics.verdicts import (
@@ -32,6 +32,9 @@ IDS_KEPT_MAX: Final = 50_000  # of outputs: what comes twice comes soon after
 
 _HALTED_BEFORE: Final = "it was halted before anybody listened here"
 _UNSAID_BEFORE: Final = "it came to a halt in shadow mode before anybody listened here"
+
+State = Literal["open", "halted", "ended"]
+STATES: Final = get_args(State)
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ class RunView:
         return self.would_halt or (self.halted if self.is_watched_only else None)
 
     @property
-    def state(self) -> Literal["open", "halted", "ended"]:
+    def state(self) -> State:
         """Where it stands."""
         if self.outcome is not None:
             return "ended"

@@ -24,8 +24,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ontrack.pipeline.durations import Durations
 from ontrack.pipeline.folding.record import Record
-from ontrack.pipeline.folding.timing import Durations
 from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.events import Outcome
 from ontrack.topics.verdicts import (

@@ -183,7 +183,6 @@ EMBEDDED = {
     "msgpack",
     "numpy",
     "orjson",
-    "prometheus-client",
     "pydantic",
     "pydantic-settings",
     "rich",  # structlog takes it where it is there

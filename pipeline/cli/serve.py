@@ -17,7 +17,7 @@ from ontrack.pipeline.cli.options import (
 )
 from ontrack.pipeline.cli.show import Printer
 from ontrack.pipeline.settings import Settings, load_settings
-from ontrack.topics.verdicts import DeadLetter, Output
+from ontrack.topics.verdicts import DeadLetter, Decision, Output
 
 if TYPE_CHECKING:
     from ontrack.pipeline.metrics import Metrics
@@ -95,6 +95,8 @@ def command(
     printer = Printer(as_json)
 
     def show(output: Output) -> None:
+        if isinstance(output, Decision) and not output.reasons and not as_json:
+            return  # one a call that says nothing: its verdict follows
         view = None if isinstance(output, DeadLetter) else daemon.board.get(output.run_id)
         printer.show(output, unheeded=view is not None and view.unheeded)
         printer.flush()

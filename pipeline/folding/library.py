@@ -7,6 +7,7 @@ log meets the same knowledge as the first time.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -64,7 +65,8 @@ class Preparation:
 class Library:
     """Knowledge by time, compiled on demand and cached.
 
-    One thread asks and publishes; what takes long can be made in another beforehand, see
+    Any thread may ask and publish. A lock is held while something is looked up or put in its place,
+    not while sets are compiled; an event loop has that done in a thread beforehand, see
     :meth:`preparation`.
 
     Parameters
@@ -89,6 +91,7 @@ class Library:
         redaction: Redaction | None = None,
         pinned: Items = Items(),  # noqa: B008
     ) -> None:
+        self._lock = threading.RLock()
         self._redaction = redaction or Redaction()
         self._profile = profile
         self._references: Shelf[Reference] = Shelf()
@@ -117,15 +120,17 @@ class Library:
         if key in self._pinned[0]:
             return
         redacted = None if item is None else self._redaction.reference(item)
-        self._references.put(key, redacted, published_ms)
-        self._changed()
+        with self._lock:
+            self._references.put(key, redacted, published_ms)
+            self._changed()
 
     def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
         """Publish a tool contract, or withdraw it (None)."""
         if key in self._pinned[1]:
             return
-        self._contracts.put(key, item, published_ms)
-        self._changed()
+        with self._lock:
+            self._contracts.put(key, item, published_ms)
+            self._changed()
 
     def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
         """Publish a task with its written references, or withdraw it (None).
@@ -140,13 +145,15 @@ class Library:
         if key in self._pinned[2]:
             return
         redacted = None if item is None else self._redaction.task(item)
-        self._tasks.put(key, redacted, published_ms)
-        self._changed()
+        with self._lock:
+            self._tasks.put(key, redacted, published_ms)
+            self._changed()
 
     def add_switch(self, key: str, item: Switch | None, published_ms: int = ALWAYS) -> None:
         """Put a part of the fleet into shadow mode, or take it back (None)."""
-        self._switches.put(key, item, published_ms)
-        self._current_switches = None
+        with self._lock:
+            self._switches.put(key, item, published_ms)
+            self._current_switches = None
 
     @property
     def switchings(self) -> int:
@@ -159,11 +166,12 @@ class Library:
         """Tell whether a run was in shadow mode at a time; None means now."""
         if not self.switchings:
             return False
-        if time_ms is not None:
-            switches = self._switches.as_of(time_ms)
-        else:
-            self._current_switches = self._current_switches or self._switches.as_of(None)
-            switches = self._current_switches
+        with self._lock:
+            if time_ms is not None:
+                switches = self._switches.as_of(time_ms)
+            else:
+                self._current_switches = self._current_switches or self._switches.as_of(None)
+                switches = self._current_switches
         return any(found.item.covers(agent, task_id, tenant) for found in switches.values())
 
     def fill(
@@ -188,23 +196,29 @@ class Library:
 
     def fill_from(self, other: Library) -> None:
         """Publish all that counts in another library now, as known from the start."""
-        for reference in other.current().references:  # redacted there
-            self._references.put(reference.reference_id, reference, ALWAYS)
-        for contract in other.current().contracts:
-            self._contracts.put(contract.name, contract, ALWAYS)
-        for task in other.current().tasks:
-            self._tasks.put(task.id, task, ALWAYS)
-        for key, switch in other._switches.as_of(None).items():
+        with other._lock:
+            references, contracts, tasks = other.current()
+            switches = other._switches.as_of(None)
+        with self._lock:
+            for reference in references:  # redacted there
+                self._references.put(reference.reference_id, reference, ALWAYS)
+            for contract in contracts:
+                self._contracts.put(contract.name, contract, ALWAYS)
+            for task in tasks:
+                self._tasks.put(task.id, task, ALWAYS)
+            self._changed()
+        for key, switch in switches.items():
             self.add_switch(key, switch.item)
-        self._changed()
 
     def current(self) -> Items:
         """Return what counts now, redacted."""
-        return Items(self._references.items(), self._contracts.items(), self._tasks.items())
+        with self._lock:
+            return Items(self._references.items(), self._contracts.items(), self._tasks.items())
 
     def contracts_now(self) -> dict[str, ToolContract]:
         """Return the contracts that count now, by the name of the tool."""
-        return {contract.name: contract for contract in self._contracts.items()}
+        with self._lock:
+            return {contract.name: contract for contract in self._contracts.items()}
 
     def knowledge(self, task_id: str | None, run_id: str, time_ms: int | None) -> Knowledge:
         """Return what a run is compared with whose first event has this time."""
@@ -212,7 +226,12 @@ class Library:
         if preparation is not None:
             preparation.make()
             self.keep(preparation)
-        view = self._view(time_ms)
+        with self._lock:
+            return self._knowledge(self._view(time_ms), task_id, run_id, time_ms)
+
+    def _knowledge(
+        self, view: View, task_id: str | None, run_id: str, time_ms: int | None
+    ) -> Knowledge:
         chosen = view.chosen(task_id, run_id)
         plan = self._plan(view, task_id, run_id)
         if not chosen:
@@ -231,24 +250,26 @@ class Library:
         Make it in a thread, then :meth:`keep` it: what is published meanwhile is later than the
         run's first event, and so changes nothing of it.
         """
-        view = self._view(time_ms)
-        chosen = view.chosen(task_id, run_id)
-        if not chosen:
-            return None
-        known = self._sets.known(view, chosen)
-        # Of a library that asks another one the pool is not ours to make.
-        pool_of = view if self._pooled_with is None else None
-        if known is None:
+        with self._lock:
+            view = self._view(time_ms)
+            chosen = view.chosen(task_id, run_id)
+            if not chosen:
+                return None
+            known = self._sets.known(view, chosen)
+            # Of a library that asks another one the pool is not ours to make.
+            pool_of = view if self._pooled_with is None else None
+            if known is not None and (
+                known.selftest is None or pool_of is None or tools_of(chosen) in view.pools
+            ):
+                return None
             return Preparation(self._sets, view, chosen, pool_of)
-        if known.selftest is None or pool_of is None or tools_of(chosen) in view.pools:
-            return None
-        return Preparation(self._sets, view, chosen, pool_of)
 
     def keep(self, preparation: Preparation) -> None:
         """Keep what a preparation has made."""
         if preparation.pool is not None:
             view, tools, pool = preparation.pool
-            view.pools[tools] = pool
+            with self._lock:
+                view.pools[tools] = pool
 
     def pool_with(self, other: Library) -> None:
         """Judge the self-tests by another library's, for a library that holds a single task."""
@@ -286,10 +307,11 @@ class Library:
         return plan
 
     def _pool(self, tools: frozenset[str], time_ms: int | None) -> SelfTest | None:
-        view = self._view(time_ms)
-        if tools not in view.pools:
-            view.pools[tools] = self._sets.pool(view, tools)
-        return view.pools[tools]
+        with self._lock:
+            view = self._view(time_ms)
+            if tools not in view.pools:
+                view.pools[tools] = self._sets.pool(view, tools)
+            return view.pools[tools]
 
     def _changed(self) -> None:
         self._epochs = None
@@ -297,11 +319,10 @@ class Library:
 
     def _view(self, time_ms: int | None) -> View:
         """Return the library as of a time; equal between two publications, so cached by these."""
-        epochs = self._epochs
-        if epochs is None:
+        if self._epochs is None:
             shelves = (self._references, self._contracts, self._tasks)
-            epochs = sorted({moment for shelf in shelves for moment in shelf.times()})
-            self._epochs = epochs
+            self._epochs = sorted({moment for shelf in shelves for moment in shelf.times()})
+        epochs = self._epochs
         count = len(epochs) if time_ms is None else bisect_right(epochs, time_ms)
         epoch = epochs[count - 1] if count else ALWAYS - 1
         view = self._views.get(epoch)

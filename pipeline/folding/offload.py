@@ -67,7 +67,7 @@ async def apply(
     await prepare_record(fold, state, record, elsewhere)
     known = _known(state, record)
     if known is None or not is_long(known, state, record, fold.profile.prefix.exact_max):
-        # A run's first record asks the library, which has one thread; what takes long is there.
+        # A run's first record finds in the library what takes long, which was just prepared.
         return timed_apply(fold, state, record, observe)
     holder.state = _before(state, known)
     try:

@@ -8,20 +8,28 @@ event loop asks here first. The result is the same with and without, only the lo
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Final
+
+import structlog
 
 from ontrack.pipeline.folding.fold import Fold
-from ontrack.pipeline.folding.library import Preparation
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
 from ontrack.topics.events import Proposal
 
+_log = structlog.get_logger(__name__)
+
 Elsewhere = Callable[[], AbstractAsyncContextManager[None]]
 
-# Two runs of one task may begin at once: the second one then finds what the first one has made.
-_one_at_a_time = threading.Lock()
+# One thread of its own. Two runs of one task may begin at once: the second one then finds what the
+# first one has made, and whoever waits for it takes no thread away from long folds.
+_thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ontrack-preparing")
+
+# A publication may come while a thread works, and count for what is asked as of now.
+_TRIES_MAX: Final = 3
 
 
 async def prepare_record(
@@ -70,16 +78,15 @@ async def prepare_proposal(
 async def _prepare(
     fold: Fold, task_id: str | None, run_id: str, time_ms: int | None, elsewhere: Elsewhere
 ) -> None:
-    preparation = fold.library.preparation(task_id, run_id, time_ms)
-    if preparation is None:
-        return
-    # What goes wrong here goes wrong in the fold again, which makes a dead letter of the record.
-    with suppress(Exception):
+    for _ in range(_TRIES_MAX):
+        preparation = fold.library.preparation(task_id, run_id, time_ms)
+        if preparation is None:
+            return
         async with elsewhere():
-            await asyncio.to_thread(_make, preparation)
+            try:
+                await asyncio.get_running_loop().run_in_executor(_thread, preparation.make)
+            except Exception as error:  # noqa: BLE001
+                # It goes wrong in the fold again, which makes a dead letter of the record.
+                _log.debug("preparing_failed", run_id=run_id, error=type(error).__name__)
+                return
         fold.library.keep(preparation)
-
-
-def _make(preparation: Preparation) -> None:
-    with _one_at_a_time:
-        preparation.make()

@@ -20,6 +20,7 @@ from ontrack.pipeline.gating.asker import Asker
 from ontrack.pipeline.sdk.current import set_current_run
 from ontrack.pipeline.sdk.declared import declared_contracts
 from ontrack.pipeline.sdk.embedded_channel import EmbeddedChannel
+from ontrack.pipeline.sdk.unreadable import is_unreadable
 from ontrack.pipeline.settings import Settings, load_settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import (
@@ -40,13 +41,11 @@ from ontrack.topics.events import (
     Step,
 )
 from ontrack.topics.knowledge import ToolContract
-from ontrack.topics.verdicts import DeadLetter, Decision, Output
+from ontrack.topics.verdicts import Decision, Output
 
 _log = structlog.get_logger(__name__)
 
 _NUMBERED = frozenset({"type", "seq", "time"})
-
-_UNREADABLE = frozenset({"MalformedMessage", "WrongShape", "MessageTooLarge", "TooDeep"})
 
 
 class Blocked(OnTrackError):
@@ -355,7 +354,7 @@ class Monitor:
         except InvalidEvent:
             self._give_back(seq)
             raise
-        if any(map(_is_unreadable, outputs)):
+        if any(map(is_unreadable, outputs)):
             self._give_back(seq)
         return outputs
 
@@ -399,10 +398,6 @@ class Monitor:
                     # The event was taken: whoever looks on must not make it seem otherwise.
                     _log.error("on_output_failed", output=output.id, error=type(error).__name__)
         return outputs
-
-
-def _is_unreadable(output: Output) -> bool:
-    return isinstance(output, DeadLetter) and output.error.name in _UNREADABLE
 
 
 def _now() -> datetime:

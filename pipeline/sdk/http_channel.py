@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from ontrack.pipeline.gating.answers import GateAnswer, NoAnswer, Refusal
 from ontrack.pipeline.gating.client import GateClient, problem_of
+from ontrack.pipeline.sdk.unreadable import is_unreadable
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
 from ontrack.topics.errors import (
@@ -112,27 +113,24 @@ class HttpChannel:
         while self._unsent:
             first = self._unsent[0]
             try:
-                outputs += await self._one(first, end_s, is_again=first is not event)
+                said = await self._one(first, end_s, is_again=first is not event)
             except InvalidEvent as error:
                 del self._unsent[0]
                 if first is event:
                     raise
-                # Not the concern of whoever sends this one: its own sender was told that it was
-                # not taken yet.
-                _log.warning(
-                    "event_refused",
-                    run_id=first.run_id,
-                    type=first.type,
-                    seq=getattr(first, "seq", None),
-                    error=str(error),
-                )
+                _log_refused(first, str(error))
                 continue
             except ServeUnavailable:
                 del self._unsent[:-UNSENT_MAX]
                 raise
             del self._unsent[0]
             if first is event:
-                return tuple(outputs)
+                return (*outputs, *said)
+            for output in said:
+                if isinstance(output, DeadLetter) and is_unreadable(output):
+                    _log_refused(first, f"{output.error.name}: {output.error.text}")
+                else:
+                    outputs.append(output)
         raise ServeUnavailable(f"{self._client.url}: more than {UNSENT_MAX} events waited for it")
 
     async def _one(self, event: Event, end_s: float, is_again: bool) -> tuple[Output, ...]:
@@ -193,6 +191,21 @@ class HttpChannel:
     def contracts(self) -> Iterable[ToolContract]:
         """None: they are the server's business."""
         return ()
+
+
+def _log_refused(event: Event, error: str) -> None:
+    """Note what became of an event that was sent along with a later one.
+
+    Whoever sends the later one must not take that for its own; the sender of this one was told
+    that it had not been taken yet.
+    """
+    _log.warning(
+        "event_refused",
+        run_id=event.run_id,
+        type=event.type,
+        seq=getattr(event, "seq", None),
+        error=error,
+    )
 
 
 def _says_ended(output: Output) -> bool:

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
-from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.gating.answers import GateAnswer, Refusal
 from ontrack.pipeline.sdk.background import Background, ForkedRun, background
 from ontrack.pipeline.sdk.client import Monitor
 from ontrack.pipeline.sdk.current import set_current_run
-from ontrack.pipeline.settings import Settings
 from ontrack.topics.errors import OnTrackError
-from ontrack.topics.events import Agent, ErrorInfo, Outcome
-from ontrack.topics.knowledge import ToolContract
+from ontrack.topics.events import ErrorInfo, Outcome
 from ontrack.topics.verdicts import Output
 
 __all__ = ["ForkedRun", "SyncMonitor"]
 
 _log = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 EXIT_S_MAX = 3.0
+
+
+def _made_with(
+    make: Callable[P, Monitor],
+) -> Callable[
+    [Callable[[SyncMonitor, Monitor], None]], Callable[Concatenate[SyncMonitor, P], None]
+]:
+    """Let ``__init__`` take what a monitor is made with, by the same names and types."""
+
+    def decorate(
+        begin: Callable[[SyncMonitor, Monitor], None],
+    ) -> Callable[Concatenate[SyncMonitor, P], None]:
+        @functools.wraps(Monitor.__init__)
+        def made(self: SyncMonitor, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            begin(self, make(*args, **kwargs))
+
+        return made
+
+    return decorate
 
 
 class SyncMonitor:
@@ -45,6 +63,8 @@ class SyncMonitor:
     >>> from ontrack.topics.knowledge import ToolContract
     >>> pay = ToolContract(name="pay", effect="destructive", consumes=("args.order",))
     >>> find = ToolContract(name="find", effect="read", produces=("result.order",))
+    >>> from ontrack.pipeline.embedded import EmbeddedMonitor
+    >>> from ontrack.pipeline.settings import Settings
     >>> settings = Settings(encoder="hashing")
     >>> monitor = EmbeddedMonitor(settings, contracts=[pay, find])
     >>> with SyncMonitor(embedded=monitor, run_id="r-1", settings=settings) as run:
@@ -55,44 +75,9 @@ class SyncMonitor:
     block OK allow None
     """
 
-    def __init__(
-        self,
-        *,
-        run_id: str,
-        broker: str | None = None,
-        gate_url: str | None = None,
-        embedded: EmbeddedMonitor | None = None,
-        serve_url: str | None = None,
-        task_id: str | None = None,
-        agent: Agent | str | None = None,
-        tenant: str | None = None,
-        parent_run_id: str | None = None,
-        contracts: Iterable[ToolContract] = (),
-        deadline_ms: float | None = None,
-        fail_open: Iterable[str] | None = None,
-        token: str | None = None,
-        first_seq: int = 0,
-        on_output: Callable[[Output], object] | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        self.monitor = Monitor(
-            run_id=run_id,
-            broker=broker,
-            gate_url=gate_url,
-            embedded=embedded,
-            serve_url=serve_url,
-            task_id=task_id,
-            agent=agent,
-            tenant=tenant,
-            parent_run_id=parent_run_id,
-            contracts=contracts,
-            deadline_ms=deadline_ms,
-            fail_open=fail_open,
-            token=token,
-            first_seq=first_seq,
-            on_output=on_output,
-            settings=settings,
-        )
+    @_made_with(Monitor)
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
         self._background: Background | None = None
         self._run_before: object | None = None
 

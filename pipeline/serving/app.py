@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final
 
 import structlog
 from aiohttp import web
 
+from ontrack.pipeline.board import STATES
 from ontrack.pipeline.folding.quarantine import fault
 from ontrack.pipeline.gating.answers import NoAnswer
 from ontrack.pipeline.gating.wire import (
@@ -181,16 +183,23 @@ class _Pages:
         return response(json_reply(200, host.answer(call, reply)))
 
     async def runs(self, request: web.Request) -> web.Response:
-        """List the runs that were heard of last; ``?state=open``, ``?limit=``."""
+        """List the runs that were heard of last; ``?state=open``, ``?limit=``.
+
+        Raises
+        ------
+        WrongShape
+            A parameter is misspelt, or has a value that means nothing.
+        """
+        unknown = sorted(request.query.keys() - {"state", "limit"})
         state = request.query.get("state")
+        if unknown:
+            raise WrongShape(f"no parameter {unknown[0][:40]!r}; there are state and limit")
+        if state not in (None, *STATES):
+            raise WrongShape(f"no state {str(state)[:40]!r}; a run is {', '.join(STATES)}")
         limit = _number(request.query.get("limit"), RUNS_SHOWN_MAX)
-        found = []
-        for view in self._daemon.board:
-            summary = view.summary()
-            if state in (None, summary["state"]):
-                found.append(summary)
-            if len(found) >= limit:
-                break
+        summaries = (view.summary() for view in self._daemon.board)
+        wanted = (each for each in summaries if state in (None, each["state"]))
+        found = list(islice(wanted, limit))
         board = self._daemon.board
         return response(
             json_reply(200, {"runs": found, "open": board.open_runs, "known": len(board)})

@@ -42,7 +42,7 @@ from ontrack.topics import codecs
 from ontrack.topics.adapters.otlp_live import LiveSpans
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, WrongShape
 from ontrack.topics.events import Event, Proposal
-from ontrack.topics.verdicts import DeadLetter, Output, as_plain
+from ontrack.topics.verdicts import DeadLetter, Decision, Output, as_plain
 
 _log = structlog.get_logger(__name__)
 
@@ -261,7 +261,13 @@ class Daemon:
             self._recording.append(value)
 
     def _said(self, output: Output) -> None:
-        """Tell everybody what the monitor says; of what was said before nobody again."""
+        """Tell everybody what the monitor says; of what was said before nobody again.
+
+        Kafka may bring an output twice. A question that is asked twice is another matter: it has
+        two answers of one id.
+        """
+        if self.board.knows(output) and not isinstance(output, Decision):
+            return
         self.board.said(output)
         self.stream.said(output)
         if self._is_past:

@@ -163,9 +163,8 @@ class Desk:
         return None if view is None or view.shadow else view.halted
 
     async def _before(self, session: Session, call: HookCall, wish: Wish) -> HookReply:
-        answer = await self._ask(session, call, wish)
+        answer, sha = await self._ask(session, call, wish)
         reply = _opinion(answer, wish)
-        sha = answer.call_sha256
         is_denied = reply.decision == "deny" and not wish.shadow
         session.asked(call.call_id, Pending(sha, self._now(), is_denied))
         if (halted := self._halted(session)) is not None:
@@ -178,13 +177,18 @@ class Desk:
             return reply
         return replace(reply, context=session.take_nudges() if call.hears else None)
 
-    async def _ask(self, session: Session, call: HookCall, wish: Wish) -> GateAnswer:
+    async def _ask(self, session: Session, call: HookCall, wish: Wish) -> tuple[GateAnswer, str]:
+        """Ask about a call; return the answer, and the call's digest.
+
+        Not the answer's: a worker may redact more of the call than this side, which compares it
+        with what comes back here.
+        """
         for _ in range(RUNS_MAX):
             proposal = self._built(
                 Proposal, session, call, wish, tool=call.tool, args=call.args, call_id=call.call_id
             )
             try:
-                return await self._put(proposal)
+                return await self._put(proposal), call_sha256(proposal.tool, proposal.args)
             except EventAfterEnd:
                 # The host resumes a session that has ended: that is another run.
                 self.sessions.begin_again(session)

@@ -245,6 +245,24 @@ async def test_an_event_that_is_refused_takes_no_other_with_it(
     assert taken == [1, 2, 3]
 
 
+async def test_an_older_event_that_cannot_be_read_costs_the_next_one_no_number(
+    daemon: tuple[Daemon, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_channel.HttpChannel.__init__, "__defaults__", (None, 0.3))
+    server, url = daemon
+    async with through(url) as run:
+        await run.step("find")
+        server.failures = ["busy"] * 100
+        with pytest.raises(ServeUnavailable):
+            await run.step("find", result=json.loads("[" * 70 + "]" * 70))
+        server.failures = []
+        said = [*await run.step("find", {"n": 2}), *await run.step("find", {"n": 3})]
+        assert run.next_seq == 4
+        assert not [output for output in said if isinstance(output, DeadLetter)]
+    seqs = [body["seq"] for body in server.bodies if body["type"] == "step"]
+    assert seqs[-3:] == [1, 2, 3]
+
+
 async def test_a_message_that_a_server_refuses_for_its_size_says_so(
     daemon: tuple[Daemon, str],
 ) -> None:

@@ -384,3 +384,12 @@ async def test_what_is_redacted_reaches_neither_gate_nor_monitor_and_is_no_bypas
     await room.hook("before", tool="find", args=card, call_id="c7")
     await room.hook("after", tool="find", args={"card": "4222", "to": "Ada"}, call_id="c7")
     assert room.bypassed == ["other_call"]
+
+
+async def test_a_worker_that_redacts_more_than_the_daemon_makes_no_bypass() -> None:
+    room = Room(redact=("args.card",))
+    room.desk._redact = Settings(encoder="hashing").redaction.plainly
+    for number in range(2):
+        await room.call(number, tool="find", args={"card": f"4111 {number}"}, result="ok")
+    assert room.asked[0].args == {"card": "4111 0"}
+    assert room.bypassed == []

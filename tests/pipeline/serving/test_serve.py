@@ -167,6 +167,31 @@ async def test_whatever_is_wrong_is_said_in_words(
     assert told["error"]
 
 
+@pytest.mark.parametrize(
+    ("query", "status", "word"),
+    [
+        ("limit=0", 200, None),
+        ("state=ended&limit=3", 200, None),
+        ("limit=-1", 400, "limit"),
+        ("state=opne", 400, "open, halted, ended"),
+        ("stat=open", 400, "state and limit"),
+    ],
+)
+async def test_the_list_of_runs_refuses_what_means_nothing(
+    daemon: Served, query: str, status: int, word: str | None
+) -> None:
+    url = f"{daemon.url}/v1/runs?{query}"
+    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+        assert answer.status == status
+        told = await answer.json()
+    if word is not None:
+        assert word in told["text"]
+    elif query == "limit=0":
+        assert told["runs"] == []
+    else:
+        assert {run["state"] for run in told["runs"]} <= {"ended"}
+
+
 async def test_a_call_that_the_gate_allows_is_redeemed_once(daemon: Served) -> None:
     async with aiohttp.ClientSession() as http:
         step = {"type": "step", "run_id": "shop", "tool": "mcp__shop__find_order"}

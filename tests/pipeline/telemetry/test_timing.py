@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from ontrack.pipeline.durations import Durations
 from ontrack.pipeline.embedded import EmbeddedMonitor
-from ontrack.pipeline.folding.timing import Durations
 from ontrack.pipeline.metrics import ENGINE_BUCKETS, Metrics
 from ontrack.pipeline.settings import Settings
 from ontrack.topics.events import Step
