@@ -122,6 +122,7 @@ def step(
     row: npt.NDArray[np.float32],
     plain: Authority = Authority.WARN,
     without: int = 0,
+    strange: Authority = Authority.INTERVENE,
 ) -> tuple[OrphanState, OrphanSignal]:
     """Judge one step by its cost row.
 
@@ -134,6 +135,8 @@ def step(
     plain
         How far orphans that are no strangers may go, by the set's self-test: OFF_TRACK, WARN or
         EXPLORING.
+    strange
+        The same of strangers; INFORM takes them for plain orphans.
     without
         Bit mask of references to leave out (the self-test leaves out the one under test).
     """
@@ -161,7 +164,7 @@ def step(
             nearest, orphan, stranger, VerdictName.OFF_TRACK, reason, (seq,)
         )
     if orphan:
-        name, found, evidence = _off_track(params, recent, nearest, plain)
+        name, found, evidence = _off_track(params, recent, nearest, plain, strange)
         return new_state, OrphanSignal(nearest, True, stranger, name, found, evidence)
     if nearest <= params.inversion_cost and is_effectful(identity_params, call.tool, contracts):
         missing = _missing_parents(params, references, costs, call.tool, state.called)
@@ -232,12 +235,13 @@ def _off_track(
     recent: tuple[tuple[int, bool, bool, bytes], ...],
     nearest: float,
     plain: Authority,
+    strange: Authority,
 ) -> tuple[VerdictName | None, Reason | None, tuple[int, ...]]:
     orphans = tuple(seq for seq, orphan, _, _ in recent if orphan)
     strangers = tuple(seq for seq, _, stranger, _ in recent if stranger)
     if len(orphans) < params.orphans_max:
         return None, None, ()
-    sure = len(strangers) >= params.orphans_max
+    sure = len(strangers) >= params.orphans_max and strange is not Authority.INFORM
     evidence = strangers if sure else orphans
     about = " and are about things that nothing in this task has named" if sure else ""
     text = (

@@ -44,17 +44,22 @@ class SelfTestParams:
         there.
     pool_z
         Standard errors by which the share of a pool must be over ``false_alarms_max``.
+    blind_from
+        Share of members above which strangers say nothing any more: the task is done on other
+        objects each time, and every good run would be warned.
     """
 
     false_alarms_max: float = 0.10
     members_min: int = 2
     untested: Authority = Authority.INTERVENE
     pool_z: float = 1.64
+    blind_from: float = 0.5
 
     def __post_init__(self) -> None:
         require(self, 0.0, 1.0, "false_alarms_max")
         require(self, 2, 1000, "members_min")
         require(self, 0.0, 10.0, "pool_z")
+        require(self, 0.0, 1.0, "blind_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +126,11 @@ class SelfTest:
     def authority_of(self, *signals: str) -> Authority:
         """How far a finding may go that has reasons with these signals, of gate or orphans."""
         rules = [_RULE_OF_SIGNAL[signal] for signal in signals if signal in _RULE_OF_SIGNAL]
-        tests: list[RuleTest] = [getattr(self, rule) for rule in rules]
-        if not tests or any(test.authority is Authority.INTERVENE for test in tests):
-            return Authority.INTERVENE
-        return Authority.WARN
+        found: list[Authority] = [getattr(self, rule).authority for rule in rules]
+        return min(found, key=_FURTHEST_FIRST.index, default=Authority.INTERVENE)
 
 
+_FURTHEST_FIRST = (Authority.INTERVENE, Authority.WARN, Authority.INFORM)
 _RULES = ("undeclared", "tools", "values", "sources", "strangers", "orphans", "inversion")
 _GATE_RULES = {"undeclared", "tools", "values"}
 _RULE_OF_SIGNAL = {
@@ -171,7 +175,7 @@ def run(
     )
     found = [_leave_out(rules, index) for index in range(references.count)]
     tests = {
-        rule: _tested(params, sum(rule in one.flags for one in found), len(found))
+        rule: _tested(params, rule, sum(rule in one.flags for one in found), len(found))
         for rule in _RULES
     }
     return SelfTest(
@@ -188,7 +192,8 @@ def pooled(params: SelfTestParams, tests: Iterable[SelfTest]) -> SelfTest | None
 
     A rule keeps its authority unless the lower end of Wilson's interval for its share of false
     alarms lies above ``false_alarms_max``. Plain orphans may then only inform, as a warning in
-    every fourth good run helps nobody. None where nothing was tested.
+    every fourth good run helps nobody; so may strangers above ``blind_from``. None where nothing
+    was tested.
 
     Source: Wilson (1927), the score interval of a share.
     """
@@ -200,7 +205,8 @@ def pooled(params: SelfTestParams, tests: Iterable[SelfTest]) -> SelfTest | None
     for rule in _RULES:
         flagged = sum(getattr(test, rule).flagged for test in known)
         low, _ = wilson(flagged, members, params.pool_z)
-        failed = Authority.INFORM if rule == "orphans" else Authority.WARN
+        is_mute = rule == "orphans" or (rule == "strangers" and low > params.blind_from)
+        failed = Authority.INFORM if is_mute else Authority.WARN
         passed = low <= params.false_alarms_max
         rules[rule] = RuleTest(flagged, Authority.INTERVENE if passed else failed)
     return SelfTest(
@@ -217,16 +223,18 @@ def limited(test: SelfTest, pool: SelfTest | None) -> SelfTest:
     if pool is None:
         return test
     held_back = {
-        rule: replace(getattr(test, rule), authority=getattr(pool, rule).authority)
+        rule: replace(own, authority=max(own.authority, whole.authority, key=_FURTHEST_FIRST.index))
         for rule in _RULES
-        if getattr(pool, rule).authority is not Authority.INTERVENE
+        for own, whole in [(getattr(test, rule), getattr(pool, rule))]
     }
     return replace(test, **held_back)
 
 
-def _tested(params: SelfTestParams, flagged: int, members: int) -> RuleTest:
-    passed = flagged <= params.false_alarms_max * members
-    return RuleTest(flagged, Authority.INTERVENE if passed else Authority.WARN)
+def _tested(params: SelfTestParams, rule: str, flagged: int, members: int) -> RuleTest:
+    if flagged <= params.false_alarms_max * members:
+        return RuleTest(flagged, Authority.INTERVENE)
+    is_blind = rule == "strangers" and flagged > params.blind_from * members
+    return RuleTest(flagged, Authority.INFORM if is_blind else Authority.WARN)
 
 
 @dataclass(frozen=True, slots=True)

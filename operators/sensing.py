@@ -235,7 +235,9 @@ def _compare(
         return state.orphans, None
     if profile.orphans is None or row is None:
         return state.orphans, None
-    plain = Authority.WARN if known.selftest is None else known.selftest.orphans.authority
+    plain, strange = Authority.WARN, Authority.INTERVENE
+    if known.selftest is not None:
+        plain, strange = known.selftest.orphans.authority, known.selftest.strangers.authority
     return orphans.step(
         profile.orphans,
         profile.values,
@@ -249,6 +251,7 @@ def _compare(
         event,
         row,
         plain,
+        strange=strange,
     )
 
 

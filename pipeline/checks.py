@@ -59,10 +59,11 @@ def _python() -> Check:
 
 
 def _settings(settings: Settings) -> Check:
-    values = masked(settings)
+    values, plain = masked(settings), masked(Settings.model_construct())
     values.pop("calibration")  # long, and a check of its own
-    shown = ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
-    return Check("settings", True, shown)
+    changed = {name: value for name, value in values.items() if value != plain.get(name)}
+    shown = ", ".join(f"{name}={value}" for name, value in changed.items())
+    return Check("settings", True, shown or "all as they are by default")
 
 
 def _encoder(settings: Settings) -> Check:

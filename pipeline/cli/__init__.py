@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -50,6 +51,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
         if cmd_name not in _COMMANDS:
+            near = get_close_matches(cmd_name, _COMMANDS, n=1)
+            if near:
+                ctx.fail(f"no command {cmd_name[:60]!r}; is {near[0]!r} meant?")
             return None
         module = importlib.import_module(f"ontrack.pipeline.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = module.command

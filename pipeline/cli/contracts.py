@@ -72,22 +72,26 @@ def import_(paths: tuple[str, ...], format_: str, groups: tuple[str, ...], out: 
 def check(paths: tuple[str, ...], tasks: tuple[str, ...], as_json: bool) -> None:
     """Check task files against tool contracts; exit 1 where something has to be put right.
 
-    Found are tools without a contract in `allowed` and in references, conditions that do not
-    compile, are left over or read arguments that a tool does not have, and tools in `allowed` that
-    only read.
+    Found are fields that nothing reads, tools without a contract in `allowed` and in references,
+    conditions that do not compile, are left over or read arguments that a tool does not have, and
+    tools in `allowed` that only read.
     """
-    from ontrack.pipeline.contracts.checking import check_tasks
+    from ontrack.pipeline.contracts.checking import check_fields, check_tasks
+    from ontrack.pipeline.reading.plain_files import read_plain
     from ontrack.pipeline.reading.readers import read_tasks, read_tools
 
     contracts = {tool.name: tool for path in paths for tool in read_tools(path)}
     read = [task for path in tasks for task in read_tasks(path, compiled=False)]
-    findings = check_tasks(read, contracts)
+    findings = [item for path in paths for item in check_fields(read_plain(path), "tools")]
+    findings += [item for path in tasks for item in check_fields(read_plain(path), "tasks")]
+    findings += check_tasks(read, contracts)
     for finding in findings:
         if as_json:
             click.echo(json.dumps({"type": "contract_finding", **finding._asdict()}))
             continue
         label = click.style(finding.kind.replace("_", " "), fg="yellow")
-        where = f"{_plain(finding.task_id, 60)} {_plain(finding.tool, 60)}"
+        names = (finding.task_id, finding.tool)
+        where = " ".join(_plain(name, 60) for name in names if name)
         click.echo(f"{label}  {where}: {_plain(finding.text, 600)}")
     click.echo(
         f"{len(read)} tasks, {len(contracts)} tools, {len(findings)} findings",

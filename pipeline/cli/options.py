@@ -176,7 +176,7 @@ def load_knowledge(
             click.echo(_NO_SUCCESS, err=True)
         found += successes
     if left_out:
-        _tell_left_out(left_out)
+        tell_left_out(left_out)
     return Given(
         tuple(found),
         tuple(tool for path in tools for tool in readers.read_tools(path)),
@@ -190,7 +190,7 @@ _NO_SUCCESS = (
 )
 
 
-def _tell_left_out(left_out: Sequence[tuple[str, str]]) -> None:
+def tell_left_out(left_out: Sequence[tuple[str, str]]) -> None:
     """Say on stderr which runs cannot be references."""
     run_id, why = left_out[0]
     more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""

@@ -17,6 +17,7 @@ from ontrack.pipeline.cli.options import (
     load_knowledge,
     paths_argument,
     tasks_option,
+    tell_left_out,
     tools_option,
 )
 from ontrack.pipeline.cli.output import opened
@@ -309,7 +310,14 @@ def _references(
 
     found = list(given.published)
     if paths:
-        found = readers.read_references(paths, redaction=settings.redaction)
+        left_out: list[tuple[str, str]] = []
+        found = readers.read_references(
+            paths,
+            on_skipped=lambda run_id, why: left_out.append((run_id, why)),
+            redaction=settings.redaction,
+        )
+        if left_out:
+            tell_left_out(left_out)
     written = [item for task in given.tasks.values() for item in task.written_references()]
     return sorted([*found, *written], key=lambda item: (item.task_id, item.reference_id))
 

@@ -13,6 +13,7 @@ from ontrack.topics.errors import InvalidEvent
 from ontrack.topics.fleet import FleetAggregate
 from ontrack.topics.verdicts import (
     WOULD_HALT,
+    Authority,
     DeadLetter,
     Decision,
     Intervention,
@@ -20,6 +21,7 @@ from ontrack.topics.verdicts import (
     Reason,
     Scorecard,
     Verdict,
+    VerdictName,
 )
 
 _COLOURS = {
@@ -96,14 +98,17 @@ def line(output: Output, unheeded: bool = False) -> str:
         coverage = "" if output.coverage is None else f" cov {output.coverage:4.0%}"
         what = f"{_plain(output.tool or '', 24):24}{coverage}{_why(output.reasons)}"
         would = " (would have halted)" if WOULD_HALT in output.flags else ""
-        return f"{_place(output)}{label} {what}{would}"
+        less = " (only a warning: its references are not sure enough)" if _lowered(output) else ""
+        return f"{_place(output)}{label} {what}{less}{would}"
     if isinstance(output, Intervention):
         label = click.style(f"→ {output.intervention.value.upper():14}", fg="magenta", bold=True)
         unsaid = " (only watched: the agent is not told)" if unheeded else ""
         return f"{_place(output)}{label} {_plain(output.reason, 160)}{unsaid}"
     if isinstance(output, Decision):
         colour = "red" if output.decision == "block" else "green"
-        label = click.style(f"gate: {output.decision:10}", fg=colour)
+        is_unsaid = output.decision == "unknown" and output.authority is Authority.INFORM
+        told = "would block" if is_unsaid and output.reasons else output.decision
+        label = click.style(f"gate: {told:10}", fg=colour)
         return f"{_place(output)}{label} {_plain(output.tool, 24):24}{_why(output.reasons)}"
     if isinstance(output, Scorecard):
         verdicts = " ".join(f"{name} {count}" for name, count in output.verdicts.items())
@@ -156,6 +161,12 @@ def _path(card: Scorecard) -> str:
     }
     told = [said.get(defect, defect) for defect in card.defects]
     return click.style(f" path: {_plain('; '.join(told), 120)}", fg="yellow") if told else ""
+
+
+def _lowered(verdict: Verdict) -> bool:
+    """Tell whether a verdict weighs less than its name says, its references not being sure."""
+    is_mild = verdict.verdict in (VerdictName.OK, VerdictName.EXPLORING, VerdictName.WARN)
+    return not is_mild and verdict.authority is not Authority.INTERVENE
 
 
 def _place(output: Verdict | Intervention | Decision) -> str:

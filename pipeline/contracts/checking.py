@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import AliasChoices, BaseModel
 
 from ontrack.operators.allowance import compile_allowance, unknown_arguments
 from ontrack.operators.predicate import compile_predicate
@@ -12,7 +14,8 @@ from ontrack.topics.errors import InvalidAllowance
 from ontrack.topics.jsontext import shown
 from ontrack.topics.knowledge import AllowedEffect, Effect, Task, ToolContract
 
-Kind = Literal["unknown_tool", "bad_predicate", "unknown_argument", "pointless"]
+Kind = Literal["unknown_tool", "bad_predicate", "unknown_argument", "pointless", "unknown_field"]
+_NEAR = 0.75  # of two names of which one is likely to be the other, misspelt
 
 
 class Finding(NamedTuple):
@@ -25,7 +28,7 @@ class Finding(NamedTuple):
     kind
         ``unknown_tool``: no contract; ``bad_predicate``: does not compile or is left over;
         ``unknown_argument``: a condition reads what the tool's schema does not name;
-        ``pointless``: allowed, though it only reads.
+        ``pointless``: allowed, though it only reads; ``unknown_field``: nothing reads it.
     text
         What is wrong and what to do.
     """
@@ -42,6 +45,59 @@ def check_tasks(
     """Return what is wrong with tasks, in their order, each thing once."""
     found = dict.fromkeys(finding for task in tasks for finding in _of_task(task, contracts))
     return tuple(found)
+
+
+def check_fields(data: Any, kind: Literal["tasks", "tools"]) -> Iterator[Finding]:
+    """Yield fields of a file that nothing reads: a rule that is misspelt guards nothing.
+
+    Of tools only what looks like one of ours, misspelt: descriptions from MCP servers bring many
+    fields of their own.
+
+    Parameters
+    ----------
+    data
+        As it was read, before it became tasks or tools.
+    """
+    items = data.get(kind, [data]) if isinstance(data, dict) else data
+    model: type[BaseModel] = Task if kind == "tasks" else ToolContract
+    for item in items if isinstance(items, list) else ():
+        if not isinstance(item, dict):
+            continue
+        name = str(item.get("id", item.get("name", "")))
+        ids = (name, "") if kind == "tasks" else ("", name)
+        yield from _unknown_fields(item, model, ids, "", strict=kind == "tasks")
+        for index, entry in enumerate(item.get("allowed") or () if kind == "tasks" else ()):
+            if isinstance(entry, dict):
+                where = f"allowed[{index}]."
+                yield from _unknown_fields(entry, AllowedEffect, ids, where, strict=True)
+
+
+def _unknown_fields(
+    item: Mapping[str, Any], model: type[BaseModel], ids: tuple[str, str], where: str, strict: bool
+) -> Iterator[Finding]:
+    known = _names(model)
+    for field in item:
+        if field in known:
+            continue
+        near = get_close_matches(field, known, n=1, cutoff=_NEAR)
+        if near:
+            text = f"nothing reads `{where}{shown(field)}`; is `{near[0]}` meant?"
+            yield Finding(*ids, "unknown_field", text)
+        elif strict:
+            yield Finding(*ids, "unknown_field", f"nothing reads `{where}{shown(field)}`")
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    """Return what fields may be called in files."""
+    found: list[str] = []
+    for name, field in model.model_fields.items():
+        found.append(name)
+        alias = field.validation_alias or field.alias
+        if isinstance(alias, str):
+            found.append(alias)
+        elif isinstance(alias, AliasChoices):
+            found += [choice for choice in alias.choices if isinstance(choice, str)]
+    return found
 
 
 def _of_task(task: Task, contracts: Mapping[str, ToolContract]) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ those of the records, by whatever clock they bear.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.topics.events import GapClosed, RunEnded
 
@@ -48,11 +50,12 @@ class Upkeep:
             So many at a time; None: all.
         """
         limit_ms = self._idle_s * 1000
-        silent = [
+        found = (
             run_id
             for run_id, heard_ms in list(state.heard_ms.items())
             if now_ms - heard_ms > limit_ms and run_id not in self._closing
-        ][:most]
+        )
+        silent = list(islice(found, most))
         self._closing.update(silent)
         reason = f"idle: no event for {self._idle_s} s"
         return [RunEnded(run_id=run_id, outcome="cancelled", reason=reason) for run_id in silent]

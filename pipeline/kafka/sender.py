@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from ontrack.pipeline.kafka.connection import start_producer, topics_of, unreachable
 from ontrack.pipeline.kafka.messages import cloud_headers, event_message
+from ontrack.pipeline.kafka.provision import counts_of
 from ontrack.pipeline.reading.event_reader import SourceEvent
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
@@ -33,9 +34,15 @@ async def send_events(
         Events, or what a file holds: its lines are sent as they are, unless ``redact`` is set.
     rate
         Events a second, or None for as fast as the broker takes them.
+
+    Raises
+    ------
+    BrokerUnavailable
+        Kafka does not answer, or has no topic of events.
     """
     topics = topics_of(settings)
     redaction = settings.redaction
+    await counts_of(settings, topics.events.name)  # a producer would wait for a topic for 40 s
     producer = await start_producer(settings)
     count, began = 0, clock.monotonic()
     waiting: list[asyncio.Future[object]] = []
@@ -87,6 +94,7 @@ async def send_knowledge(
     ]
     if not items:
         return 0
+    await counts_of(settings, *sorted({topic for topic, _, _ in items}))
     producer = await start_producer(settings)
     try:
         futures = []
@@ -107,6 +115,7 @@ async def send_knowledge(
 async def withdraw_references(settings: Settings, reference_ids: Iterable[str]) -> int:
     """Withdraw references: runs that begin from now on do not meet them; returns how many."""
     topic = topics_of(settings).references.name
+    await counts_of(settings, topic)
     producer = await start_producer(settings)
     try:
         futures = [await producer.send(topic, None, key=name.encode()) for name in reference_ids]

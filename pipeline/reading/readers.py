@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from ontrack.operators.allowance import compile_allowance
 from ontrack.operators.canonical import reference_id
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_FAILED: Final = ("failure", "cancelled")
 OnSkipped = Callable[[str, str], None]
 
 
@@ -121,12 +122,14 @@ def read_references(
 ) -> list[Reference]:
     """Read references: runs in any format, or lines of the references topic.
 
-    Whether a run failed or holds errors is not looked at. Reference lines keep their provenance.
+    A run that says that it failed or was cancelled is none; one that does not say how it ended is
+    taken at its word. Reference lines keep their provenance.
 
     Parameters
     ----------
     on_skipped : callable, optional
-        Called with (run id, why) for a run that cannot be a reference: no steps, or too many.
+        Called with (run id, why) for a run that cannot be a reference: it failed, or has no steps,
+        or too many.
     redaction : Redaction, optional
         Of runs, before their ids are made: an id is a digest of all that stands in the steps.
 
@@ -142,6 +145,10 @@ def read_references(
     references: list[Reference] = []
     reader = EventReader(expand(paths, stdin), AUTO, None, DEFAULT_LIMITS, references)
     for head, run in by_run(reader, lambda _head: KeptSteps(redaction)):
+        if head.outcome in _FAILED:
+            if on_skipped is not None:
+                on_skipped(head.run_id, f"it ended in {head.outcome}, so it shows no good way")
+            continue
         if head.task_id is None:
             raise InvalidFile(
                 head.path, head.line, f"run {head.run_id!r} has no task_id; a reference needs one"

@@ -190,7 +190,8 @@ class Call:
                 tool=self.spec.name,
                 error=type(problem).__name__,
             )
-        if self.above is not None:
+        # A step that nobody could read has given its number back: it will be another call's.
+        if self.above is not None and monitor.next_seq != seq:
             self.above.below.append(seq)
 
     def inside(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:

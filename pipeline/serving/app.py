@@ -121,7 +121,8 @@ class _Pages:
         try:
             items = items_in(raw)
         except BadBody as error:
-            self._daemon.refused(raw, "http:/v1/events", error)
+            # Another source than single events have: each is numbered, and letters go by number.
+            self._daemon.refused(raw, "http:/v1/events (body)", error)
             return response(json_reply(400, {"error": "BadBody", "text": str(error)}))
         return response(await self._daemon.take_events(items))
 

@@ -264,9 +264,9 @@ class Daemon:
         """Tell everybody what the monitor says; of what was said before nobody again.
 
         Kafka may bring an output twice. A question that is asked twice is another matter: it has
-        two answers of one id.
+        two answers of one id. Dead letters are made on this side, each once.
         """
-        if self.board.knows(output) and not isinstance(output, Decision):
+        if self.board.knows(output) and not isinstance(output, Decision | DeadLetter):
             return
         self.board.said(output)
         self.stream.said(output)

@@ -184,6 +184,8 @@ class EmbeddedEngine:
         self, value: bytes, event: Event | None, source: str, made_here: bool
     ) -> list[Said]:
         key = None if event is None else event.run_id.encode("utf-8", "replace")
+        # The time of this process's clock, for what is waited for: all knowledge counts before it,
+        # since a library without a topic is filled as from the start.
         record = Record(value, key, source, 0, self._place, self._now_ms())
         self._place += 1
         monitor = self.monitor
@@ -212,7 +214,7 @@ class EmbeddedEngine:
         return self._gate.contracts()
 
     async def idle(self) -> RunEnded | None:
-        """End the most silent run as cancelled, as a worker does."""
+        """End a silent run as cancelled, as a worker does."""
         async with self._turn:  # a thread may be folding
             ends = self._upkeep.idle(self.monitor.state, self._now_ms(), most=1)
         return ends[0] if ends else None

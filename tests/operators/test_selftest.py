@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -171,3 +172,27 @@ def test_it_is_compiling_the_others_anew_for_every_member(runs: list[list[Step]]
     assert found.inversion.flagged == inversions
     assert found.orphan_steps == orphan_steps
     assert found.strangers.flagged == strangers
+
+
+def test_strangers_that_most_good_runs_have_say_nothing_and_in_a_few_they_warn() -> None:
+    def strangers(flagged: int, members: int) -> RuleTest:
+        return selftest._tested(PARAMS, "strangers", flagged, members)
+
+    assert [strangers(n, 10).authority for n in (1, 2, 5, 6)] == [INTERVENE, WARN, WARN, INFORM]
+    assert selftest._tested(PARAMS, "values", 10, 10).authority is WARN
+    open_test = RuleTest(0, INTERVENE)
+    rules = dict.fromkeys(("undeclared", "tools", "values", "sources", "inversion"), open_test)
+    blind = RuleTest(3, INFORM)
+    test = SelfTest(
+        3, 0, strangers=blind, orphans=RuleTest(3, WARN), steps=9, orphan_steps=6, **rules
+    )
+    pool = selftest.pooled(PARAMS, [test])
+    assert pool is not None
+    assert selftest.limited(test, pool).strangers.authority is INFORM
+    assert test.authority_of("strangers") is INFORM
+    # Members of one kind that mostly pass do not give it back.
+    others = replace(test, members=40, strangers=RuleTest(8, WARN))
+    whole = selftest.pooled(PARAMS, [test, others])
+    assert whole is not None
+    assert whole.strangers.authority is WARN
+    assert selftest.limited(test, whole).strangers.authority is INFORM

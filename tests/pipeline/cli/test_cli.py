@@ -360,6 +360,23 @@ class TestErrors:
         ran = Ran("send", "runs.jsonl", "--references-from-successes", "--broker", "127.0.0.1:1")
         assert "no reference: run a: 513 steps; a reference has from 1 to 512" in ran.err
 
+    def test_runs_that_failed_are_no_references(self) -> None:
+        lines = [
+            {"run_id": name, "task_id": "t", "success": good, "calls": [{"name": name}]}
+            for name, good in (("good", True), ("bad", False), ("worse", False))
+        ]
+        Path("runs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        ran = Ran("references", "show", "runs.jsonl")
+        assert "no reference: run bad: it ended in failure" in ran.err
+        assert "(and 1 more)" in ran.err
+        assert b"run good" in ran.out
+        assert b"run bad" not in ran.out
+
+    def test_a_command_that_is_misspelt_is_guessed(self) -> None:
+        ran = Ran("repaly", "runs.jsonl")
+        assert ran.code == 2
+        assert "is 'replay' meant?" in ran.err
+
     def test_standard_input_cannot_be_read_twice(self) -> None:
         result = CliRunner().invoke(cli, ["replay", "-", "--references-from-successes"], input="x")
         assert "write the runs to a file first" in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from ontrack.pipeline.sdk import ForkedRun, SyncMonitor
 from ontrack.pipeline.sdk.background import background
-from ontrack.pipeline.sdk.client import Blocked
+from ontrack.pipeline.sdk.client import Blocked, Monitor
 from ontrack.topics.errors import InvalidSettings
 from ontrack.topics.verdicts import Verdict
 from tests.pipeline.sdk.recorded import ORDER, SETTINGS, Recorded
@@ -45,6 +46,14 @@ def test_an_exception_ends_the_run_and_passes_through() -> None:
     with pytest.raises(ZeroDivisionError), watched(monitor):
         raise ZeroDivisionError
     assert (monitor.end.outcome, monitor.end.reason) == ("failure", "ZeroDivisionError")
+
+
+def test_it_is_made_with_what_a_monitor_is_made_with() -> None:
+    assert inspect.signature(SyncMonitor) == inspect.signature(Monitor)
+    with pytest.raises(TypeError, match="shadow"):
+        SyncMonitor(run_id="r", shadow=True)  # type: ignore[call-arg]
+    run = watched(Recorded(), first_seq=3)
+    assert run.next_seq == 3
 
 
 def test_outside_of_its_block_a_run_says_so() -> None:

@@ -220,6 +220,26 @@ def test_tools_inside_a_tool_become_its_parents() -> None:
     }
 
 
+def test_a_call_that_was_too_large_to_be_reported_is_nobodys_parent() -> None:
+    monitor = Recorded()
+
+    @tool
+    def copy(size: int) -> list[str]:
+        return ["x" * 60_000] * size
+
+    @tool
+    def archive() -> str:
+        copy(20)
+        copy(1)
+        copy(21)
+        return "done"
+
+    with watched_sync(monitor):
+        archive()
+    found = {step.seq: (step.tool, step.args, step.parents) for step in monitor.steps}
+    assert found == {0: ("copy", {"size": 1}, None), 1: ("archive", {}, (0,))}
+
+
 async def test_tasks_that_run_side_by_side_keep_their_own_parents() -> None:
     monitor = Recorded()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
+from aiohttp.test_utils import TestClient, TestServer
+
 from ontrack.pipeline.dashboard.feeds.embedded import EmbeddedFeed
 from ontrack.pipeline.embedded import EmbeddedMonitor
+from ontrack.pipeline.serving.app import make_app
 from ontrack.pipeline.serving.daemon import Daemon
 from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.serving.recording import Recording
@@ -69,3 +73,20 @@ async def test_the_picture_of_a_child_that_its_parent_halted_says_so() -> None:
     picture = await feed.picture("child")
     assert picture.state == "halted"
     assert picture.scorecard["interventions"] == {"halt": 1}
+
+
+async def test_every_body_and_every_event_that_is_refused_has_a_dead_letter_of_its_own() -> None:
+    said: list[Output] = []
+    settings = Settings(encoder="hashing")
+    found = Daemon(
+        settings,
+        lambda _metrics, listener: EmbeddedEngine(EmbeddedMonitor(settings), 60.0, listener),
+        [said.append],
+    )
+    bodies = [b'{"a": 1}', b"[1", b"", b'{"b": 2}', b"[2", b'{"c": 3}']
+    async with TestClient(TestServer(make_app(found))) as client:
+        for body in bodies:
+            assert (await client.post("/v1/events", data=body)).status == 400
+    letters = [output for output in said if isinstance(output, DeadLetter)]
+    assert [base64.b64decode(letter.value_base64 or "") for letter in letters] == bodies
+    assert len({letter.id for letter in letters}) == len(bodies)
