@@ -127,11 +127,14 @@ class Tally:
         Verdict changes, (from, to).
     fields
         In how many changed lines each field differs.
+    engines
+        (in A, in B) where they differ.
     """
 
     by_kind: dict[str, Counter[str]] = field(default_factory=dict)
     verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
     fields: Counter[str] = field(default_factory=Counter)
+    engines: set[tuple[str, str]] = field(default_factory=set)
 
     def count(self, kind: str, what: str) -> None:
         """Count one line."""
@@ -184,6 +187,8 @@ def _changed(key: Key, a: dict[str, Any], b: dict[str, Any], tally: Tally) -> Di
     change = "changed_stamp" if only_stamp else "changed"
     tally.count(key[0], change)
     tally.fields.update(fields.keys())
+    if "engine" in fields:
+        tally.engines.add((str(a.get("engine")), str(b.get("engine"))))
     if key[0] == "verdict" and "verdict" in fields:
         tally.verdicts[str(a.get("verdict")), str(b.get("verdict"))] += 1
     return Difference(*key, change, fields, b)
@@ -316,6 +321,12 @@ def _show(tally: Tally, examples: list[str], different: int) -> None:
         for example in examples:
             click.echo(f"  {example}")
     click.echo(f"\n{different:,} differences" if different else "\nequal")
+    for one, other in sorted(tally.engines):
+        click.echo(
+            f"(engine {printable(one)} in A, {printable(other)} in B: last digits of figures may "
+            "differ; ONTRACK_KERNEL=numpy, or the same version, on both sides makes them alike)",
+            err=True,
+        )
 
 
 _TOLD = {

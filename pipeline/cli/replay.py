@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ontrack.pipeline.kafka.history import Where
     from ontrack.pipeline.kafka.refold import Refold
 
+TELL_EVERY_S: Final = 5.0  # how far a long reading has come
 NAMES_SHOWN_MAX = 10
 
 
@@ -209,9 +211,15 @@ def _from_topic(
     given = load_knowledge((), settings.limits, redaction=settings.redaction, **knowledge)
     refold = Refold(settings, where, run_ids, gate, given.references, given.contracts, given.tasks)
 
+    told_s = time.monotonic()
+
     async def fold() -> None:
+        nonlocal told_s
         async for output in refold.outputs():
             printer.show(output)
+            if time.monotonic() - told_s > TELL_EVERY_S:
+                told_s = time.monotonic()
+                click.echo(f"{refold.events:,} events folded so far", err=True)
 
     asyncio.run(fold())
     printer.flush()

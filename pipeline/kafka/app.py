@@ -7,6 +7,7 @@ lose events).
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
@@ -20,6 +21,7 @@ from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.kafka.connection import ssl_context, topics_of
 from ontrack.pipeline.kafka.lane import Delivery
 from ontrack.pipeline.kafka.log import ends_seen
+from ontrack.pipeline.kafka.membership import until_open_to_faust
 from ontrack.pipeline.kafka.shell import STOP_S_MAX, Chore, chores, leave_for_good, prepare
 from ontrack.pipeline.kafka.transport import Transport
 from ontrack.pipeline.kafka.web import Page, pages, web_options
@@ -129,6 +131,8 @@ def _add_page(app: Any, page: Page) -> None:
 
 def run_worker(settings: Settings) -> None:
     """Run the worker until a signal ends it; exits the process."""
+    prepare(settings)
+    asyncio.run(until_open_to_faust(settings))
     app = make_app(settings)
     worker = faust.Worker(
         app,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
+from aiokafka.admin import NewTopic
+from aiokafka.errors import KafkaError
 
 from ontrack.pipeline.checks import Check
 from ontrack.pipeline.kafka.connection import (
@@ -22,6 +22,7 @@ from ontrack.pipeline.kafka.connection import (
 )
 from ontrack.pipeline.kafka.doctor_pages import gate_check, worker_check
 from ontrack.pipeline.kafka.doctor_topics import replicas_check, retention_check, topics_check
+from ontrack.pipeline.kafka.membership import group_of
 from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.kafka.published import published_knowledge
 from ontrack.pipeline.kafka.switches import thrown
@@ -31,7 +32,6 @@ from ontrack.topics.errors import BrokerUnavailable, OnTrackError
 LOOK_S_MAX: Final = 30.0
 LAG_MAX: Final = 10_000  # a quarter of a minute of one worker's work
 CLOCK_S_MAX: Final = 1.0
-_COORDINATOR_TRIES: Final = 20
 
 
 async def fleet_checks(settings: Settings, writes: bool) -> list[Check]:
@@ -182,7 +182,7 @@ async def _group(settings: Settings, members: list[Any]) -> Check:
     """Look at the members of the consumer group, who are entered, and at what waits for them."""
     admin = await start_admin(settings)
     try:
-        members += await _members(admin, settings.group)
+        members += (await group_of(admin, settings.group)).members
         committed = await admin.list_consumer_group_offsets(settings.group)
     finally:
         await admin.close()
@@ -197,20 +197,6 @@ async def _group(settings: Settings, members: list[Any]) -> Check:
     fine = lag <= LAG_MAX
     fix = "" if fine else "see docs/operating.md#runbook-lag"
     return Check("group", fine, detail, fix)
-
-
-async def _members(admin: AIOKafkaAdminClient, group: str) -> list[Any]:
-    """Return the group's members; a new cluster makes its book of groups first."""
-    for attempt in range(_COORDINATOR_TRIES):
-        try:
-            answers: list[Any] = await admin.describe_consumer_groups([group])
-            break
-        except GroupCoordinatorNotAvailableError:
-            if attempt == _COORDINATOR_TRIES - 1:
-                raise
-            await asyncio.sleep(0.25)
-    # A group is (error, name, state, protocol type, protocol, members).
-    return [member for answer in answers for row in answer.groups for member in row[5]]
 
 
 async def _lag(settings: Settings, committed: Mapping[TopicPartition, int]) -> int:

@@ -28,6 +28,7 @@ from ontrack.pipeline.kafka.closing import closed
 from ontrack.pipeline.kafka.connection import client_arguments, start, topics_of
 from ontrack.pipeline.kafka.lane import Delivery
 from ontrack.pipeline.kafka.log import ends_seen, patiently, record_of
+from ontrack.pipeline.kafka.membership import tell_not_joined
 from ontrack.pipeline.kafka.owner import PartitionOwner
 from ontrack.pipeline.kafka.worker import Worker
 from ontrack.pipeline.settings import Settings
@@ -75,8 +76,7 @@ class Group:
             except _REFUSED:
                 raise
             except InconsistentGroupProtocolError:
-                detail = "the group's workers run on another runtime; this one begins when they end"
-                _log.warning("group_not_joined", group=self._settings.group, detail=detail)
+                tell_not_joined(self._settings)
             except KafkaError as error:
                 _log.warning("consumer_failed", error=f"{type(error).__name__}: {error}")
             await worker.suspend()

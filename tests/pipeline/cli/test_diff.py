@@ -184,6 +184,14 @@ def test_a_stream_that_contradicts_itself_is_told() -> None:
     assert "B says it twice" in diff(a, b).stdout
 
 
+def test_other_engines_are_named_with_the_way_to_make_them_alike() -> None:
+    a = write("a.jsonl", verdict(0, engine="0.1.0"))
+    b = write("b.jsonl", verdict(0, engine="0.1.0+numba"))
+    assert "engine 0.1.0 in A, 0.1.0+numba in B" in diff(a, b).stderr
+    assert "ONTRACK_KERNEL=numpy" in diff(a, b).stderr
+    assert "engine" not in diff(a, a).stderr
+
+
 def test_answers_to_questions_that_the_other_stream_never_heard_are_no_difference() -> None:
     live, again = write("a.jsonl", verdict(0), decision("allow")), write("b.jsonl", verdict(0))
     code, found, summary = told(live, again)
