@@ -9,7 +9,8 @@ from ontrack.operators.profiles import Profile, make_profile
 from ontrack.pipeline.calibrated import warn_of_mismatch
 from ontrack.pipeline.encoding.encoders import CachedEncoder, Encoder, make_encoder
 from ontrack.pipeline.folding.fold import Fold
-from ontrack.pipeline.folding.library import Items, Library
+from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.shelves import Items
 from ontrack.pipeline.settings import Settings
 from ontrack.solver import kernels
 from ontrack.topics.errors import InvalidSettings

@@ -136,7 +136,8 @@ def read(fold: Fold, entries: Iterable[Entry]) -> Stored | None:
 def restore(fold: Fold, stored: Stored) -> Iterator[PartitionState]:
     """Build the partition's state, a run at a time, so that the caller can give way between them.
 
-    The log is then read from ``stored.next_offset`` on.
+    The log is then read from ``stored.next_offset`` on. Before each run, in the order of
+    ``stored.open_runs``, the caller may prepare what it is compared with.
 
     Yields
     ------

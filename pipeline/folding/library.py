@@ -7,14 +7,10 @@ log meets the same knowledge as the first time.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
-from ontrack.operators.allowance import compile_allowance
 from ontrack.operators.knowledge import Knowledge
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
@@ -24,19 +20,11 @@ from ontrack.operators.scoring_plan import TaskPlan, compile_plan
 from ontrack.operators.selftest import SelfTest, limited
 from ontrack.pipeline.encoding.encoders import CachedEncoder
 from ontrack.pipeline.folding.reference_sets import ReferenceSets
-from ontrack.pipeline.folding.shelf import ALWAYS, Chosen, Current, Shelf, View, is_written
-from ontrack.topics.events import Agent
-from ontrack.topics.knowledge import STEPS_MAX, Reference, Switch, Task, ToolContract
+from ontrack.pipeline.folding.shelf import ALWAYS, Chosen, View, is_written
+from ontrack.pipeline.folding.shelves import Items, Shelves
+from ontrack.topics.knowledge import STEPS_MAX
 
 VIEWS_MAX = 64  # times at which the library is remembered as it was then
-
-
-class Items(NamedTuple):
-    """Knowledge as it is published."""
-
-    references: tuple[Reference, ...] = ()
-    contracts: tuple[ToolContract, ...] = ()
-    tasks: tuple[Task, ...] = ()
 
 
 class Preparation:
@@ -62,7 +50,7 @@ class Preparation:
             self.pool = self._pool_of, tools, self._sets.pool(self._pool_of, tools)
 
 
-class Library:
+class Library(Shelves):
     """Knowledge by time, compiled on demand and cached.
 
     Any thread may ask and publish. A lock is held while something is looked up or put in its place,
@@ -91,134 +79,13 @@ class Library:
         redaction: Redaction | None = None,
         pinned: Items = Items(),  # noqa: B008
     ) -> None:
-        self._lock = threading.RLock()
-        self._redaction = redaction or Redaction()
+        super().__init__(redaction, pinned)
         self._profile = profile
-        self._references: Shelf[Reference] = Shelf()
-        self._contracts: Shelf[ToolContract] = Shelf()
-        self._tasks: Shelf[Task] = Shelf()
-        self._switches: Shelf[Switch] = Shelf()
-        self._current_switches: dict[str, Current[Switch]] | None = None
         self._pooled_with: Library | None = None
-        self._epochs: list[int] | None = None
+        self._viewed = 0  # changes of which the views know
+        self._epochs: list[int] = []
         self._views: OrderedDict[int, View] = OrderedDict()
         self._sets = ReferenceSets(profile, encoder, compiled_max)
-        self._pinned: tuple[frozenset[str], frozenset[str], frozenset[str]] = (
-            frozenset(),
-            frozenset(),
-            frozenset(),
-        )
-        self.fill(*pinned)
-        self._pinned = (
-            frozenset(item.reference_id for item in pinned.references),
-            frozenset(item.name for item in pinned.contracts),
-            frozenset(item.id for item in pinned.tasks),
-        )
-
-    def add_reference(self, key: str, item: Reference | None, published_ms: int = ALWAYS) -> None:
-        """Publish a reference, or withdraw it (None)."""
-        if key in self._pinned[0]:
-            return
-        redacted = None if item is None else self._redaction.reference(item)
-        with self._lock:
-            self._references.put(key, redacted, published_ms)
-            self._changed()
-
-    def add_contract(self, key: str, item: ToolContract | None, published_ms: int = ALWAYS) -> None:
-        """Publish a tool contract, or withdraw it (None)."""
-        if key in self._pinned[1]:
-            return
-        with self._lock:
-            self._contracts.put(key, item, published_ms)
-            self._changed()
-
-    def add_task(self, key: str, item: Task | None, published_ms: int = ALWAYS) -> None:
-        """Publish a task with its written references, or withdraw it (None).
-
-        Raises
-        ------
-        InvalidAllowance
-            What it allows cannot be compiled; the version before it stands.
-        """
-        if item is not None:
-            compile_allowance(item, {})
-        if key in self._pinned[2]:
-            return
-        redacted = None if item is None else self._redaction.task(item)
-        with self._lock:
-            self._tasks.put(key, redacted, published_ms)
-            self._changed()
-
-    def add_switch(self, key: str, item: Switch | None, published_ms: int = ALWAYS) -> None:
-        """Put a part of the fleet into shadow mode, or take it back (None)."""
-        with self._lock:
-            self._switches.put(key, item, published_ms)
-            self._current_switches = None
-
-    @property
-    def switchings(self) -> int:
-        """How many switches have been thrown: the same number, the same modes."""
-        return len(self._switches)
-
-    def is_shadowed(
-        self, agent: Agent | None, task_id: str | None, tenant: str | None, time_ms: int | None
-    ) -> bool:
-        """Tell whether a run was in shadow mode at a time; None means now."""
-        if not self.switchings:
-            return False
-        with self._lock:
-            if time_ms is not None:
-                switches = self._switches.as_of(time_ms)
-            else:
-                self._current_switches = self._current_switches or self._switches.as_of(None)
-                switches = self._current_switches
-        return any(found.item.covers(agent, task_id, tenant) for found in switches.values())
-
-    def fill(
-        self,
-        references: Iterable[Reference] = (),
-        contracts: Iterable[ToolContract] = (),
-        tasks: Iterable[Task] = (),
-    ) -> None:
-        """Publish many items as known from the start.
-
-        Raises
-        ------
-        InvalidAllowance
-            What a task allows cannot be compiled.
-        """
-        for reference in references:
-            self.add_reference(reference.reference_id, reference)
-        for contract in contracts:
-            self.add_contract(contract.name, contract)
-        for task in tasks:
-            self.add_task(task.id, task)
-
-    def fill_from(self, other: Library) -> None:
-        """Publish all that counts in another library now, as known from the start."""
-        with other._lock:
-            references, contracts, tasks = other.current()
-            switches = other._switches.as_of(None)
-        with self._lock:
-            for reference in references:  # redacted there
-                self._references.put(reference.reference_id, reference, ALWAYS)
-            for contract in contracts:
-                self._contracts.put(contract.name, contract, ALWAYS)
-            for task in tasks:
-                self._tasks.put(task.id, task, ALWAYS)
-            self._changed()
-        for key, switch in switches.items():
-            self.add_switch(key, switch.item)
-
-    def current(self) -> Items:
-        """Return what counts now, redacted."""
-        with self._lock:
-            return Items(self._references.items(), self._contracts.items(), self._tasks.items())
-
-    def contracts_now(self) -> dict[str, ToolContract]:
-        """Return the contracts that count now, by the name of the tool."""
-        with self._lock:
-            return {contract.name: contract for contract in self._contracts.items()}
 
     def knowledge(self, task_id: str | None, run_id: str, time_ms: int | None) -> Knowledge:
         """Return what a run is compared with whose first event has this time."""
@@ -275,10 +142,6 @@ class Library:
         """Judge the self-tests by another library's, for a library that holds a single task."""
         self._pooled_with = other
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of current references, contracts and tasks."""
-        return {name: len(items) for name, items in self.current()._asdict().items()}
-
     def _plan(self, view: View, task_id: str | None, run_id: str) -> TaskPlan | None:
         """Return what the path of a run is scored against.
 
@@ -313,15 +176,13 @@ class Library:
                 view.pools[tools] = self._sets.pool(view, tools)
             return view.pools[tools]
 
-    def _changed(self) -> None:
-        self._epochs = None
-        self._views.clear()
-
     def _view(self, time_ms: int | None) -> View:
         """Return the library as of a time; equal between two publications, so cached by these."""
-        if self._epochs is None:
+        if self._viewed != self._changes:
             shelves = (self._references, self._contracts, self._tasks)
             self._epochs = sorted({moment for shelf in shelves for moment in shelf.times()})
+            self._views.clear()
+            self._viewed = self._changes
         epochs = self._epochs
         count = len(epochs) if time_ms is None else bisect_right(epochs, time_ms)
         epoch = epochs[count - 1] if count else ALWAYS - 1

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from ontrack.operators.state import RunState
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
@@ -73,6 +74,17 @@ async def prepare_proposal(
         await _prepare(fold, proposal.task_id, proposal.run_id, time_ms, elsewhere)
     elif known.needs_references:
         await _prepare(fold, known.task_id, proposal.run_id, known.started_ms, elsewhere)
+
+
+async def prepare_run(fold: Fold, state: RunState, elsewhere: Elsewhere = nullcontext) -> None:
+    """Prepare what making a run's state again from its snapshot asks the library for, if anything.
+
+    Parameters
+    ----------
+    state
+        As :func:`ontrack.operators.snapshot.read` gives it.
+    """
+    await _prepare(fold, state.task_id, state.run_id, state.started_ms, elsewhere)
 
 
 async def _prepare(

@@ -10,6 +10,7 @@ import structlog
 from ontrack.pipeline.folding import checkpoint, parts
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.partition import PartitionState
+from ontrack.pipeline.folding.preparing import prepare_run
 from ontrack.pipeline.kafka.emitter import Emitter
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.log import LogReader, patiently
@@ -78,9 +79,13 @@ class Checkpoints:
                 return None
             await patiently(lambda: self._follower.cover(stored.newest_ms))
             async with self._turns.working():
+                runs = iter(stored.open_runs.values())
                 for state in checkpoint.restore(self._fold, stored):
                     restored = state
                     await self._turns.give_way()
+                    following = next(runs, None)
+                    if following is not None:
+                        await prepare_run(self._fold, following[1], self._turns.elsewhere)
         except InvalidSnapshot as error:
             self._metrics.snapshots_refused.inc()
             _log.warning("checkpoint_refused", partition=self._partition, error=str(error))

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from ontrack.pipeline.folding.library import Library
+from ontrack.pipeline.folding.shelves import Shelves
 from ontrack.pipeline.kafka.connection import start_consumer, topics_of
 from ontrack.pipeline.kafka.provision import partition_counts
 from ontrack.pipeline.settings import Settings
 from ontrack.topics import codecs
+from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import InvalidInput, KeyMismatch
 
 _log = structlog.get_logger(__name__)
@@ -34,12 +35,12 @@ class KnowledgeFollower:
     def __init__(
         self,
         settings: Settings,
-        library: Library,
+        shelves: Shelves,
         on_rejected: Callable[[], object] = lambda: None,
     ) -> None:
         self._on_rejected = on_rejected
         self._settings = settings
-        self._library = library
+        self._shelves = shelves
         self._topics = topics_of(settings)
         self._consumer: AIOKafkaConsumer | None = None
         self._partitions: list[TopicPartition] = []
@@ -110,34 +111,16 @@ class KnowledgeFollower:
                     self._take(message)
 
     def _take(self, message: ConsumerRecord) -> None:
-        """Enter one message; a value that cannot be read leaves the last good version in place."""
-        key = (message.key or b"").decode("utf-8", "replace")
-        time_ms = message.timestamp
+        """Enter one message; a value that cannot be used leaves the last good version in place."""
         try:
-            if message.topic == self._topics.references.name:
-                reference = codecs.decode_reference(message.value) if message.value else None
-                self._library.add_reference(key, reference, time_ms)
-            elif message.topic == self._topics.contracts.name:
-                tools = codecs.decode_tools(message.value) if message.value else (None,)
-                for tool in tools:
-                    _check_key(key, key if tool is None else tool.name)
-                    self._library.add_contract(key, tool, time_ms)
-            elif message.topic == self._topics.switches.name:
-                switch = codecs.decode_switch(message.value) if message.value else None
-                _check_key(key, key if switch is None else switch.key)
-                self._library.add_switch(key, switch, time_ms)
-            else:
-                tasks = codecs.decode_tasks(message.value) if message.value else (None,)
-                for task in tasks:
-                    _check_key(key, key if task is None else task.id)
-                    self._library.add_task(key, task, time_ms)
+            enter(self._topics, message, self._shelves)
         except InvalidInput as error:
             self._on_rejected()
             _log.error(
                 "knowledge_rejected",
                 topic=message.topic,
                 offset=message.offset,
-                key=key,
+                key=_key_of(message),
                 error=str(error),
             )
 
@@ -156,6 +139,38 @@ class KnowledgeFollower:
             await self._consumer.seek_to_beginning(*self._partitions)
             self._consumer.pause(*self._partitions)
         return self._consumer
+
+
+def enter(topics: Catalogue, message: ConsumerRecord, shelves: Shelves) -> None:
+    """Put what a message of a knowledge topic publishes or withdraws on the shelves.
+
+    Raises
+    ------
+    InvalidInput
+        It cannot be used.
+    """
+    key, time_ms = _key_of(message), message.timestamp
+    if message.topic == topics.references.name:
+        reference = codecs.decode_reference(message.value) if message.value else None
+        shelves.add_reference(key, reference, time_ms)
+    elif message.topic == topics.contracts.name:
+        tools = codecs.decode_tools(message.value) if message.value else (None,)
+        for tool in tools:
+            _check_key(key, key if tool is None else tool.name)
+            shelves.add_contract(key, tool, time_ms)
+    elif message.topic == topics.switches.name:
+        switch = codecs.decode_switch(message.value) if message.value else None
+        _check_key(key, key if switch is None else switch.key)
+        shelves.add_switch(key, switch, time_ms)
+    else:
+        tasks = codecs.decode_tasks(message.value) if message.value else (None,)
+        for task in tasks:
+            _check_key(key, key if task is None else task.id)
+            shelves.add_task(key, task, time_ms)
+
+
+def _key_of(message: ConsumerRecord) -> str:
+    return (message.key or b"").decode("utf-8", "replace")
 
 
 def _check_key(key: str, name: str) -> None:

@@ -274,6 +274,9 @@ class Gateway:
                 # Its first question: the knowledge of now counts, and no event has brought it.
                 async with asyncio.timeout(self._left_s(asked)):
                     await self.refresher.refreshed()
+            async with asyncio.timeout(self._left_s(asked)):
+                # Before anything looks at a run that is kept as bytes.
+                await prepare_proposal(self._fold, owner.state, proposal)
             stale = await self._step_before_is_missing(asked, owner)
             async with asyncio.timeout(self._left_s(asked)):
                 await prepare_proposal(self._fold, owner.state, proposal)

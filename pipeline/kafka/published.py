@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from aiokafka import ConsumerRecord
 
+from ontrack.pipeline.folding.shelves import Shelves
 from ontrack.pipeline.kafka.connection import topics_of
+from ontrack.pipeline.kafka.follower import enter
 from ontrack.pipeline.kafka.history import Where, opened
 from ontrack.pipeline.mining import Successes
 from ontrack.pipeline.settings import Settings
@@ -18,21 +19,19 @@ from ontrack.topics.errors import InvalidInput
 from ontrack.topics.knowledge import Reference, Task, ToolContract
 from ontrack.topics.verdicts import Scorecard
 
-Item = TypeVar("Item")
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Published:
-    """Knowledge as it stands on its topics; ``unreadable`` counts messages that were no such."""
+    """Knowledge as it stands on its topics; ``unreadable`` counts messages that nobody can use."""
 
-    references: list[Reference] = field(default_factory=list)
-    contracts: list[ToolContract] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    unreadable: int = 0
+    references: list[Reference]
+    contracts: list[ToolContract]
+    tasks: list[Task]
+    unreadable: int
 
 
 async def published_knowledge(settings: Settings) -> Published:
-    """Read the last readable version of everything, less what was withdrawn.
+    """Read the last version of everything that a worker can use, less what was withdrawn.
 
     Raises
     ------
@@ -40,27 +39,20 @@ async def published_knowledge(settings: Settings) -> Published:
         Kafka does not answer, or lacks a topic.
     """
     topics = topics_of(settings)
-    found = Published()
-
-    async def current(topic: str, decode: Callable[[bytes], Item]) -> list[Item]:
-        by_key: dict[bytes, Item] = {}
+    shelves, unreadable = Shelves(), 0
+    for topic in (topics.references.name, topics.contracts.name, topics.tasks.name):
         async for message in _messages(settings, topic):
-            key = message.key or b""
-            if not message.value:
-                by_key.pop(key, None)
-                continue
             try:
-                by_key[key] = decode(message.value)
+                enter(topics, message, shelves)
             except InvalidInput:
-                found.unreadable += 1  # the worker logs it when it meets it
-        return [by_key[key] for key in sorted(by_key)]
-
-    found.references = await current(topics.references.name, codecs.decode_reference)
-    contracts = await current(topics.contracts.name, codecs.decode_tools)
-    found.contracts = [tool for tools in contracts for tool in tools]
-    tasks = await current(topics.tasks.name, codecs.decode_tasks)
-    found.tasks = [task for several in tasks for task in several]
-    return found
+                unreadable += 1  # the worker logs it when it meets it
+    references, contracts, tasks = shelves.current()
+    return Published(
+        sorted(references, key=lambda item: item.reference_id),
+        sorted(contracts, key=lambda item: item.name),
+        sorted(tasks, key=lambda item: item.id),
+        unreadable,
+    )
 
 
 async def published_runs(settings: Settings) -> Successes:

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 from ontrack.pipeline.embedded import proposal_of
-from ontrack.pipeline.folding.library import Items
 from ontrack.pipeline.folding.partition import PartitionState
 from ontrack.pipeline.folding.record import Record
+from ontrack.pipeline.folding.shelves import Items
 from ontrack.pipeline.kafka.connection import topics_of
 from ontrack.pipeline.kafka.follower import KnowledgeFollower
 from ontrack.pipeline.kafka.history import History, Span, Where, opened

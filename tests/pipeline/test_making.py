@@ -5,7 +5,7 @@ from __future__ import annotations
 from ontrack.pipeline.cli.references import _profile
 from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.encoding.encoders import CachedEncoder, HashingEncoder
-from ontrack.pipeline.folding.library import Items
+from ontrack.pipeline.folding.shelves import Items
 from ontrack.pipeline.making import make_fold
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -297,3 +301,42 @@ def test_tasks_that_nobody_published_leave_nothing_behind() -> None:
         assert known.plan is not None
         assert known.plan.task_id == f"task-{number}"
     assert not any(view.plans for view in library._views.values())
+
+
+def test_a_thread_and_an_event_loop_ask_while_news_are_published() -> None:
+    """Full shelves and a short interval: what is not guarded meets half of a change."""
+    library = make(compiled_max=2)
+    library.add_reference("old", reference("old", "look"), 1)
+    library.fill(contracts=[ToolContract(name=f"old-{number}") for number in range(1_000)])
+    done = threading.Event()
+
+    def ask() -> int:
+        asked = 0
+        while not done.is_set():
+            assert names(library.knowledge("t", "a", 1)) == ["old"]
+            assert names(library.knowledge("t", "a", None))[:1] == ["old"]
+            assert not library.is_shadowed(None, "t", None, None)
+            asked += 1
+        return asked
+
+    async def publish() -> None:
+        for number in range(150):
+            library.add_contract(f"tool-{number}", ToolContract(name=f"tool-{number}"), 2 + number)
+            library.add_reference(f"r{number % 3}", reference(f"r{number % 3}", "edit"), 2 + number)
+            assert len(library.contracts_now()) == 1_001 + number
+            assert names(library.knowledge("t", "b", 1)) == ["old"]
+            await asyncio.sleep(0)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask)
+            try:
+                asyncio.run(publish())
+            finally:
+                done.set()
+            assert asking.result() > 0
+    finally:
+        sys.setswitchinterval(interval)
+    assert names(library.knowledge("t", "a", None)) == ["old", "r0", "r1", "r2"]

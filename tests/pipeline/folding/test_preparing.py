@@ -12,6 +12,7 @@ import pytest
 
 from ontrack.pipeline.folding import offload
 from ontrack.pipeline.folding.fold import Fold
+from ontrack.pipeline.folding.library import Preparation
 from ontrack.pipeline.folding.preparing import prepare_proposal, prepare_question
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.folding.reference_sets import ReferenceSets
@@ -21,6 +22,7 @@ from ontrack.pipeline.workplace import contracts, references, simulate_run, task
 from ontrack.topics import codecs
 from ontrack.topics.events import Event, Proposal, RunStarted
 from ontrack.topics.knowledge import ToolContract
+from tests.pipeline.kafka.test_owner import FakeKafka, fill, new_owner
 
 SETTINGS = Settings(encoder="hashing", warm_runs_max=1)
 
@@ -137,6 +139,54 @@ async def test_the_event_loop_goes_on_while_a_set_is_compiled(
     may_go_on.set()
     said = await folding
     assert said == await folded(new_fold(), events()[2:4])
+
+
+async def test_what_is_published_while_a_set_is_compiled_counts_for_a_question_asked_as_of_now(
+    monkeypatch: pytest.MonkeyPatch, compiled: list[bool]
+) -> None:
+    fold = new_fold()
+    new = Proposal(run_id="new", task_id=task_ids()[0], tool="look")
+    steps = next(item for item in references() if item.task_id == new.task_id).steps
+    make = Preparation.make
+    published: list[ToolContract] = []
+
+    def make_and_publish(self: Preparation) -> None:
+        make(self)
+        if not published:
+            published.append(ToolContract(name=steps[0].tool, description="another text"))
+            fold.library.add_contract(published[0].name, published[0], 9_000)
+
+    monkeypatch.setattr(Preparation, "make", make_and_publish)
+    await prepare_proposal(fold, fold.partition(), new)
+    before = len(compiled)
+    fold.propose(fold.partition(), new)
+    assert published
+    assert len(compiled) == before
+    assert not any(compiled)
+
+
+async def test_a_partition_comes_back_from_its_checkpoint_without_compiling_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, compiled: list[bool]
+) -> None:
+    kafka = FakeKafka()
+    monkeypatch.setattr("tests.pipeline.kafka.test_owner.FOLD", new_fold())
+    first = new_owner(kafka)
+    await first.resume()
+    stream = [run[at] for at in range(2) for run in (simulated(0), simulated(1))]
+    await first.take(fill(kafka, stream))
+    await first.save()
+    compiled.clear()
+
+    monkeypatch.setattr("tests.pipeline.kafka.test_owner.FOLD", new_fold())
+    second = new_owner(kafka)
+    await second.resume()
+    assert sorted(second.state.runs) == sorted({event.run_id for event in stream})
+    assert compiled
+    assert not any(compiled)
+
+
+def simulated(task: int) -> Sequence[Event]:
+    return simulate_run(task_ids()[task], 0, run_id=f"run-{task}").events
 
 
 async def test_a_fault_while_a_set_is_compiled_is_met_by_the_fold(
