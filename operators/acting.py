@@ -74,7 +74,9 @@ def done(state: RunState, wanted: InterventionName) -> RunState:
 
 def halt_by_parent(state: RunState, parent_run_id: str) -> tuple[RunState, Intervention]:
     """Halt a run because the one that started it was halted."""
-    said = parent_halt(state.stamp, state.identity, max(state.highest, 0), parent_run_id)
+    halts = state.interventions.get(InterventionName.HALT, 0)
+    seq = max(state.highest, 0)
+    said = parent_halt(state.stamp, state.identity, seq, parent_run_id, halts)
     return done(state, InterventionName.HALT), said
 
 

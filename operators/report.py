@@ -162,14 +162,23 @@ def intervention(
     )
 
 
-def parent_halt(stamp: Stamp, identity: Identity, seq: int, parent_run_id: str) -> Intervention:
-    """Build the halt of a run whose parent was halted; one a run.
+def parent_halt(
+    stamp: Stamp, identity: Identity, seq: int, parent_run_id: str, halts: int
+) -> Intervention:
+    """Build the halt of a run whose parent was halted.
 
     Its own steps are not what is wrong: the verdict says no more than WARN.
+
+    Parameters
+    ----------
+    halts
+        How often the run was told to halt before: it may have gone on, and each halt is another
+        one, also where no step lies between two.
     """
     run_id, task_id, agent, tenant = identity
+    number = "" if halts == 0 else f":{halts + 1}"
     return Intervention(
-        id=f"{run_id}:parent:halt",
+        id=f"{run_id}:parent:halt{number}",
         run_id=run_id,
         seq=seq,
         task_id=task_id,

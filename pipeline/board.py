@@ -185,7 +185,7 @@ class Board:
         self._tell_forgotten = forgotten
         self._open: OrderedDict[str, RunView] = OrderedDict()
         self._ended: OrderedDict[str, RunView] = OrderedDict()
-        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._ids: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open) + len(self._ended)
@@ -217,14 +217,17 @@ class Board:
         view.last_event = now
 
     def knows(self, output: Output) -> bool:
-        """Tell whether an output was noted lately: Kafka may bring one twice, with the same id."""
-        return output.id in self._ids
+        """Tell whether an output was noted lately: Kafka may bring one twice, with the same id.
+
+        A call that is asked about again is another matter: it may have another answer of that id.
+        """
+        return _key(output) in self._ids
 
     def said(self, output: Output) -> None:
         """Note what the monitor said; the same id again changes nothing."""
         if self.knows(output):
             return
-        self._ids[output.id] = None
+        self._ids[_key(output)] = None
         if len(self._ids) > IDS_KEPT_MAX:
             self._ids.popitem(last=False)
         if isinstance(output, DeadLetter):
@@ -269,3 +272,8 @@ class Board:
         while len(self) > self._runs_max:
             _, view = (self._ended or self._open).popitem(last=False)
             self._tell_forgotten(view)
+
+
+def _key(output: Output) -> tuple[str, str]:
+    """Return what tells an output from the others: its id, and of an answer what it says."""
+    return output.id, output.decision if isinstance(output, Decision) else ""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -23,6 +23,7 @@ from ontrack.topics.events import Proposal
 
 _log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 Elsewhere = Callable[[], AbstractAsyncContextManager[None]]
 
 # One thread of its own. Two runs of one task may begin at once: the second one then finds what the
@@ -45,7 +46,7 @@ async def prepare_record(
     if known is not None and known.needs_references:
         await _prepare(fold, known.task_id, run_id, known.started_ms, elsewhere)
     if known is None or known.may_be_renamed:
-        named = fold.named(record)
+        named = _attempted(fold.named, record)
         if named is not None:
             await _prepare(fold, named.task_id, named.run_id, record.timestamp_ms, elsewhere)
 
@@ -56,7 +57,7 @@ async def prepare_question(
     """Prepare what the answer to a record of the proposals topic asks the library for."""
     known = state.runs.who((record.key or b"").decode("utf-8", "replace"))
     if known is None or known.needs_references:
-        asked = fold.asked(record)
+        asked = _attempted(fold.asked, record)
         if asked is not None:
             await prepare_proposal(fold, state, asked, record.timestamp_ms, elsewhere)
 
@@ -85,6 +86,15 @@ async def prepare_run(fold: Fold, state: RunState, elsewhere: Elsewhere = nullco
         As :func:`ontrack.operators.snapshot.read` gives it.
     """
     await _prepare(fold, state.task_id, state.run_id, state.started_ms, elsewhere)
+
+
+def _attempted(read: Callable[[Record], T | None], record: Record) -> T | None:
+    """Read a record; a fault of ours in it is met by the fold again, which makes a dead letter."""
+    try:
+        return read(record)
+    except Exception as error:  # noqa: BLE001
+        _log.debug("preparing_failed", offset=record.offset, error=type(error).__name__)
+        return None
 
 
 async def _prepare(

@@ -26,8 +26,8 @@ class Who(NamedTuple):
         Broker's time of its first event.
     is_cold
         Whether it is kept as bytes.
-    has_steps
-        Whether one was folded.
+    highest
+        Highest number of its steps; -1 before the first.
     """
 
     agent: Agent | None
@@ -36,7 +36,7 @@ class Who(NamedTuple):
     shadow: bool
     started_ms: int | None
     is_cold: bool
-    has_steps: bool
+    highest: int
 
     @classmethod
     def of(cls, state: RunState, is_cold: bool = False) -> Who:
@@ -48,7 +48,7 @@ class Who(NamedTuple):
             state.shadow,
             state.started_ms,
             is_cold,
-            state.highest >= 0,
+            state.highest,
         )
 
     @property
@@ -59,7 +59,7 @@ class Who(NamedTuple):
     @property
     def may_be_renamed(self) -> bool:
         """Whether its start may still name the task: before its first step."""
-        return self.task_id is None and not self.has_steps
+        return self.task_id is None and self.highest < 0
 
 
 class Runs(MutableMapping[str, RunState]):

@@ -7,7 +7,6 @@ time the policy does. Arguments of calls are never logged here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,7 +35,6 @@ from ontrack.topics.catalog import Catalogue
 from ontrack.topics.errors import (
     EventAfterEnd,
     InvalidEvent,
-    InvalidSnapshot,
 )
 from ontrack.topics.events import Proposal
 from ontrack.topics.verdicts import Decision
@@ -317,9 +315,8 @@ class Gateway:
         while proposal.run_id not in owner.state.ended:
             position = owner.state.positions.get(proposal.run_id, -1)
             if position != looked_at:
-                # Only after an event of the run: one that is kept as bytes is costly to look at.
                 looked_at = position
-                known = owner.state.runs.get(proposal.run_id)
+                known = owner.state.runs.who(proposal.run_id)
                 if known is not None and known.highest >= proposal.seq - 1:
                     return False
             if self._clock() >= gives_up or not owner.ready:
@@ -347,15 +344,11 @@ class Gateway:
         proposal, owner = asked.proposal, None
         if asked.partition is not None:
             owner = self._owners.get(asked.partition)
+        # Told of without making its state again: that may take long, or be why the monitor failed.
         known = None
         if owner is not None and owner.ready:
-            # A run that cannot be read may be why the monitor failed; the policy needs none.
-            with contextlib.suppress(InvalidSnapshot):
-                known = owner.state.runs.get(proposal.run_id)
-        contracts = (
-            self._fold.library.contracts_now() if known is None else known.knowledge.contracts
-        )
-        effect = effect_of(proposal.tool, contracts).value
+            known = owner.state.runs.who(proposal.run_id)
+        effect = effect_of(proposal.tool, self._fold.library.contracts_now()).value
         seq = 0 if known is None else known.highest + 1
         decision = self._policy.decide(self._fold.stamp, proposal, effect, seq, why)
         # Of a run that is not here, what its call says.

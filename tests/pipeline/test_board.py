@@ -53,6 +53,15 @@ def test_what_comes_twice_counts_once() -> None:
     assert told(*once, *once).details() == told(*once).details()
 
 
+def test_a_call_that_is_asked_about_again_may_have_another_answer() -> None:
+    blocked = decision("r", 0)
+    allowed = blocked.model_copy(update={"decision": "allow"})
+    assert blocked.decision == "block"
+    details = told(allowed, blocked, blocked).details()
+    assert details["blocked"] == 1
+    assert len(details["outputs"]) == 2
+
+
 def test_a_run_in_shadow_is_open_and_would_have_been_halted() -> None:
     view = told(verdict("r", 0, **SHADOWED), verdict("r", 1, flags=(SHADOW, WOULD_HALT)))
     told_of = view.summary()

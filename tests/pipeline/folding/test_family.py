@@ -25,6 +25,7 @@ from ontrack.topics.events import (
     ParentHalted,
     Proposal,
     RunEnded,
+    RunResumed,
     RunStarted,
     Step,
 )
@@ -87,6 +88,19 @@ def test_a_halt_reaches_children_and_their_children() -> None:
     assert isinstance(reached, Intervention)
     assert reached.authority is Authority.INTERVENE
     assert reached.reason == "the run that started this one, 'parent', was halted; stop here"
+
+
+def test_each_halt_by_a_parent_is_another_one() -> None:
+    fold, state = small_fold(), PartitionState()
+    events = [
+        look("child", parent="parent"),
+        ParentHalted(run_id="child", parent_run_id="parent"),
+        RunResumed(run_id="child"),
+        ParentHalted(run_id="child", parent_run_id="parent"),
+    ]
+    outputs = [item for given in records(events) for item in fold.apply(state, given)]
+    said = [item.id for item in outputs if isinstance(item, Intervention)]
+    assert said == ["child:parent:halt", "child:parent:halt:2"]
 
 
 def test_a_child_that_goes_on_is_flagged_and_its_scorecard_counts_the_halt() -> None:

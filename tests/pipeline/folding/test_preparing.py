@@ -198,3 +198,19 @@ async def test_a_fault_while_a_set_is_compiled_is_met_by_the_fold(
     monkeypatch.setattr(ReferenceSets, "_compile", broken)
     (letter,) = await folded(new_fold(), events()[2:3]) or [b""]
     assert b"dead_letter" in letter
+
+
+async def test_a_fault_of_ours_in_reading_a_record_is_met_by_the_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fold = new_fold()
+
+    def broken(_record: Record) -> Any:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(fold, "_decoded", broken)
+    (letter,) = await folded(fold, events()[2:3])
+    assert b"ValueError" in letter
+    monkeypatch.setattr(fold, "asked", broken)
+    question = record(Proposal(run_id="new", task_id=task_ids()[0], tool="look"), 0)
+    await prepare_question(fold, fold.partition(), question)
