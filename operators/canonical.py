@@ -38,8 +38,9 @@ def arguments_text(args: dict[str, Any], characters_max: int = 4096) -> str:
 def canonical_json(value: Any) -> bytes:
     """Return JSON bytes that do not depend on the order of keys.
 
-    A value that a program holds and no message can (an integer beyond 64 bits, half a surrogate
-    pair) is written as :mod:`ontrack.topics.codecs` reads it: both sides of a message agree.
+    An integer beyond 64 bits and half a surrogate pair, which a program may hold and no message
+    can, are written as :mod:`ontrack.topics.codecs` reads them, so both sides of a message agree.
+    Of other objects (bytes, sets, times) that is not promised: make them text first.
 
     Raises
     ------

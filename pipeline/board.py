@@ -9,8 +9,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final, Literal, get_args
 
+from ontrack.topics import codecs
 from ontrack.topics.events import Agent, Event, RunEnded, RunResumed, RunStarted, Step
 from ontrack.topics.verdicts import (
     AFTER_HALT,
@@ -28,6 +31,7 @@ from ontrack.topics.verdicts import (
 )
 
 OUTPUTS_KEPT_MAX: Final = 50  # of each run: enough to see how it came to where it is
+HALTED_KEPT_MAX: Final = 1_000  # open runs that are silent for longer than others, and halted
 IDS_KEPT_MAX: Final = 50_000  # of outputs: what comes twice comes soon after
 
 _HALTED_BEFORE: Final = "it was halted before anybody listened here"
@@ -185,7 +189,7 @@ class Board:
         self._tell_forgotten = forgotten
         self._open: OrderedDict[str, RunView] = OrderedDict()
         self._ended: OrderedDict[str, RunView] = OrderedDict()
-        self._ids: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ids: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open) + len(self._ended)
@@ -270,10 +274,21 @@ class Board:
 
     def _forget(self) -> None:
         while len(self) > self._runs_max:
-            _, view = (self._ended or self._open).popitem(last=False)
+            if self._ended:
+                _, view = self._ended.popitem(last=False)
+            else:
+                # A halt is said once: whoever asks later must still find it here.
+                others = len(self._open) - 1  # never the latest one, which somebody is about to note
+                oldest = islice(self._open.values(), min(others, HALTED_KEPT_MAX))
+                view = next((each for each in oldest if each.halted is None), None) or next(
+                    iter(self._open.values())
+                )
+                del self._open[view.run_id]
             self._tell_forgotten(view)
 
 
-def _key(output: Output) -> tuple[str, str]:
+def _key(output: Output) -> tuple[str, bytes]:
     """Return what tells an output from the others: its id, and of an answer what it says."""
-    return output.id, output.decision if isinstance(output, Decision) else ""
+    if not isinstance(output, Decision):
+        return output.id, b""
+    return output.id, blake2b(codecs.encode(output), digest_size=16).digest()

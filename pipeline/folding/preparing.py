@@ -26,9 +26,9 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Elsewhere = Callable[[], AbstractAsyncContextManager[None]]
 
-# One thread of its own. Two runs of one task may begin at once: the second one then finds what the
-# first one has made, and whoever waits for it takes no thread away from long folds.
-_thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ontrack-preparing")
+# Threads of its own: whoever waits takes none away from long folds. More than one, so that a run of
+# a task whose sets are there does not wait behind one whose sets are not.
+_threads: Final = ThreadPoolExecutor(max_workers=4, thread_name_prefix="ontrack-preparing")
 
 # A publication may come while a thread works, and count for what is asked as of now.
 _TRIES_MAX: Final = 3
@@ -106,7 +106,7 @@ async def _prepare(
             return
         async with elsewhere():
             try:
-                await asyncio.get_running_loop().run_in_executor(_thread, preparation.make)
+                await asyncio.get_running_loop().run_in_executor(_threads, preparation.make)
             except Exception as error:  # noqa: BLE001
                 # It goes wrong in the fold again, which makes a dead letter of the record.
                 _log.debug("preparing_failed", run_id=run_id, error=type(error).__name__)

@@ -32,7 +32,8 @@ _Key = tuple[tuple[ReferenceVersion, ...], tuple[int, ...], bool]
 class ReferenceSets:
     """Compiled sets; the least recently used ones go.
 
-    Any thread may ask. Two that ask for the same new set at once both compile it, to the same.
+    Any thread may ask. Of two that ask for the same new set at once, one compiles it and the other
+    waits; nobody waits for another set.
 
     Parameters
     ----------
@@ -50,6 +51,7 @@ class ReferenceSets:
         self._kept_max = kept_max
         self._kept: OrderedDict[_Key, Knowledge] = OrderedDict()
         self._lock = threading.Lock()
+        self._making: dict[_Key, threading.Lock] = {}
 
     def __len__(self) -> int:
         """Return how many are kept."""
@@ -67,12 +69,21 @@ class ReferenceSets:
     def of(self, view: View, chosen: Chosen) -> Knowledge:
         """Return a set, compiled now if it was not; its contracts are those of some view."""
         found = self.known(view, chosen)
-        if found is None:
-            found = self._compile(chosen, view.contracts)
-            with self._lock:
-                self._kept[_key(view, chosen)] = found
-                while len(self._kept) > self._kept_max:
-                    self._kept.popitem(last=False)
+        if found is not None:
+            return found
+        key = _key(view, chosen)
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            found = self.known(view, chosen)
+            if found is None:
+                found = self._compile(chosen, view.contracts)
+                with self._lock:
+                    self._kept[key] = found
+                    while len(self._kept) > self._kept_max:
+                        self._kept.popitem(last=False)
+        with self._lock:
+            self._making.pop(key, None)
         return found
 
     def pool(self, view: View, tools: frozenset[str]) -> SelfTest | None:

@@ -75,6 +75,7 @@ class HttpChannel:
         self._send_s = send_s
         self._turn = asyncio.Lock()
         self._recorded: list[Decision] = []
+        self._heard: list[Output] = []
         self._unsent: list[Event] = []
 
     async def open(self) -> None:
@@ -104,12 +105,15 @@ class HttpChannel:
         # One at a time: numbers must arrive in their order to be judged at once.
         async with self._turn:
             outputs = await self._delivered(event, end_s)
+            heard, self._heard = self._heard, []
         recorded, self._recorded = self._recorded, []
-        return (*recorded, *outputs)
+        return (*recorded, *heard, *outputs)
 
     async def _delivered(self, event: Event, end_s: float) -> tuple[Output, ...]:
-        """Send what waits, up to an event; what is refused for good waits no longer."""
-        outputs: list[Output] = []
+        """Send what waits, up to an event; what is refused for good waits no longer.
+
+        What is said to events that came along is kept: it is told also where this one fails.
+        """
         while self._unsent:
             first = self._unsent[0]
             try:
@@ -125,12 +129,12 @@ class HttpChannel:
                 raise
             del self._unsent[0]
             if first is event:
-                return (*outputs, *said)
+                return said
             for output in said:
                 if isinstance(output, DeadLetter) and is_unreadable(output):
                     _log_refused(first, f"{output.error.name}: {output.error.text}")
                 else:
-                    outputs.append(output)
+                    self._heard.append(output)
         raise ServeUnavailable(f"{self._client.url}: more than {UNSENT_MAX} events waited for it")
 
     async def _one(self, event: Event, end_s: float, is_again: bool) -> tuple[Output, ...]:

@@ -42,7 +42,7 @@ from ontrack.topics import codecs
 from ontrack.topics.adapters.otlp_live import LiveSpans
 from ontrack.topics.errors import BrokerUnavailable, InvalidEvent, WrongShape
 from ontrack.topics.events import Event, Proposal
-from ontrack.topics.verdicts import DeadLetter, Decision, Output, as_plain
+from ontrack.topics.verdicts import DeadLetter, Output, as_plain
 
 _log = structlog.get_logger(__name__)
 
@@ -263,10 +263,10 @@ class Daemon:
     def _said(self, output: Output) -> None:
         """Tell everybody what the monitor says; of what was said before nobody again.
 
-        Kafka may bring an output twice. A question that is asked twice is another matter: it has
-        two answers of one id. Dead letters are made on this side, each once.
+        Kafka may bring an output twice, and brings back what was decided here. Dead letters are
+        made on this side, each once.
         """
-        if self.board.knows(output) and not isinstance(output, Decision | DeadLetter):
+        if self.board.knows(output) and not isinstance(output, DeadLetter):
             return
         self.board.said(output)
         self.stream.said(output)

@@ -158,7 +158,7 @@ class Desk:
         return session
 
     def _halted(self, session: Session) -> str | None:
-        """Return why a session must stop, as the board knows it: sessions are forgotten sooner."""
+        """Return why a session must stop, as the board knows it, which forgets halted runs last."""
         view = self._board.get(session.run_id)
         return None if view is None or view.shadow else view.halted
 

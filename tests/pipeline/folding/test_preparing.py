@@ -10,18 +10,23 @@ from typing import Any
 
 import pytest
 
+from ontrack.pipeline.embedded import EmbeddedMonitor
 from ontrack.pipeline.folding import offload
 from ontrack.pipeline.folding.fold import Fold
 from ontrack.pipeline.folding.library import Preparation
 from ontrack.pipeline.folding.preparing import prepare_proposal, prepare_question
 from ontrack.pipeline.folding.record import Record
 from ontrack.pipeline.folding.reference_sets import ReferenceSets
+from ontrack.pipeline.kafka.log import record_of
 from ontrack.pipeline.making import make_fold
+from ontrack.pipeline.serving.engine import EmbeddedEngine
 from ontrack.pipeline.settings import Settings
 from ontrack.pipeline.workplace import contracts, references, simulate_run, task_ids
 from ontrack.topics import codecs
 from ontrack.topics.events import Event, Proposal, RunStarted
 from ontrack.topics.knowledge import ToolContract
+from tests.pipeline.kafka import test_owner
+from tests.pipeline.kafka.test_gateway import Harness
 from tests.pipeline.kafka.test_owner import FakeKafka, fill, new_owner
 
 SETTINGS = Settings(encoder="hashing", warm_runs_max=1)
@@ -214,3 +219,38 @@ async def test_a_fault_of_ours_in_reading_a_record_is_met_by_the_fold(
     monkeypatch.setattr(fold, "asked", broken)
     question = record(Proposal(run_id="new", task_id=task_ids()[0], tool="look"), 0)
     await prepare_question(fold, fold.partition(), question)
+
+
+async def test_an_embedded_engine_compiles_nothing_on_the_loop_to_answer(
+    compiled: list[bool],
+) -> None:
+    monitor = EmbeddedMonitor(SETTINGS, references(), contracts())
+    engine = EmbeddedEngine(monitor, 60.0, lambda _output: None)
+    await engine.ask(Proposal(run_id="new", task_id=task_ids()[0], tool="look"), 1.0)
+    assert compiled
+    assert not any(compiled)
+
+
+async def test_a_gate_over_http_compiles_nothing_on_the_loop_to_answer(
+    compiled: list[bool],
+) -> None:
+    harness = Harness(warm_runs_max=1)
+    harness.fold.library.fill(references(), contracts())
+    _, answer = await harness.ask(run_id="new", task_id=task_ids()[0], deadline_ms=20_000)
+    assert answer["decided_by"] == "monitor"
+    assert compiled
+    assert not any(compiled)
+
+
+async def test_a_partition_compiles_nothing_on_the_loop_to_answer_a_message(
+    compiled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_owner, "FOLD", new_fold())
+    kafka = test_owner.FakeKafka(now_ms=1_000)
+    owner = test_owner.new_owner(kafka)
+    await owner.resume()
+    asked = Proposal(run_id="new", task_id=task_ids()[0], tool="look")
+    message = kafka.append(test_owner.PROPOSALS, b"new", codecs.encode(asked))
+    await owner.decide([record_of(message)])  # type: ignore[arg-type]
+    assert compiled
+    assert not any(compiled)

@@ -263,6 +263,23 @@ async def test_an_older_event_that_cannot_be_read_costs_the_next_one_no_number(
     assert seqs[-3:] == [1, 2, 3]
 
 
+async def test_what_is_said_to_an_event_that_came_along_is_told_though_the_next_is_refused(
+    daemon: tuple[Daemon, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_channel.HttpChannel.__init__, "__defaults__", (None, 0.3))
+    server, url = daemon
+    heard: list[Any] = []
+    async with through(url, on_output=heard.append) as run:
+        server.failures = ["busy"] * 100
+        with pytest.raises(ServeUnavailable):
+            await run.step("find", {"n": 0})
+        server.failures = ["none", "bad"]  # the first one comes along, the second is refused
+        with pytest.raises(WrongShape, match="because"):
+            await run.step("find", {"n": 1})
+        await run.step("find", {"n": 2})
+    assert [said.seq for said in heard if said.type == "verdict"] == [0, 1]
+
+
 async def test_a_message_that_a_server_refuses_for_its_size_says_so(
     daemon: tuple[Daemon, str],
 ) -> None:

@@ -393,3 +393,18 @@ async def test_a_worker_that_redacts_more_than_the_daemon_makes_no_bypass() -> N
         await room.call(number, tool="find", args={"card": f"4111 {number}"}, result="ok")
     assert room.asked[0].args == {"card": "4111 0"}
     assert room.bypassed == []
+
+
+async def test_a_halt_outlives_many_runs_that_came_another_way() -> None:
+    room = Room(sessions_max=10)
+    for number in range(8):
+        replies = await room.call(number, args={"command": "pytest"})
+    assert replies[-1].halt is not None
+    for number in range(10):  # runs that came another way
+        step = Step(run_id=f"sdk-{number}", tool="look")
+        room.board.heard(step, room.clock)
+    assert len(room.board) == 10
+    assert (await room.hook("before", call_id="next")).halt is not None
+    assert await room.desk.resume("s")
+    assert any(isinstance(event, RunResumed) for event in room.events)
+    assert (await room.hook("before", call_id="after", tool="find")).halt is None
