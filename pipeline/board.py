@@ -278,7 +278,7 @@ class Board:
                 _, view = self._ended.popitem(last=False)
             else:
                 # A halt is said once: whoever asks later must still find it here.
-                others = len(self._open) - 1  # never the latest one, which somebody is about to note
+                others = len(self._open) - 1  # the latest is about to be noted
                 oldest = islice(self._open.values(), min(others, HALTED_KEPT_MAX))
                 view = next((each for each in oldest if each.halted is None), None) or next(
                     iter(self._open.values())
