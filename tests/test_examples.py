@@ -23,7 +23,7 @@ def test_there_are_examples_of_what_people_call() -> None:
         "ontrack.operators.scoring_repeats": 1,
         "ontrack.pipeline.scoring.api": 13,
         "ontrack.pipeline.sdk.client": 8,
-        "ontrack.pipeline.sdk.sync": 6,
+        "ontrack.pipeline.sdk.sync": 8,
         "ontrack.pipeline.sdk.tools": 8,
     }
     assert {module: EXAMPLES[module] for module in expected} == expected
