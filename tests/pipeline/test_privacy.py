@@ -384,7 +384,11 @@ async def test_send_redacts_before_anything_leaves(monkeypatch: pytest.MonkeyPat
     async def start_producer(_settings: Settings) -> Wire:
         return wire
 
+    async def counts_of(_settings: Settings, *names: str) -> dict[str, int]:
+        return dict.fromkeys(names, 1)
+
     monkeypatch.setattr(sender, "start_producer", start_producer)
+    monkeypatch.setattr(sender, "counts_of", counts_of)
     # Said twice, and in a field that nobody knows: the line itself must not be sent.
     raw = codecs.encode(STEP)[:-1] + b',"old":"' + SECRET.encode() + b'"}'
     read = SourceEvent(STEP, raw, (), "runs.jsonl", 1)

@@ -602,7 +602,7 @@ class TestReferences:
     def test_runs_of_any_format_become_references(self, tmp_path):
         paths = [
             write(tmp_path, "a.jsonl", lines(*RUN)),
-            write(tmp_path, "b.jsonl", corpus_run("0#0", success=False)),
+            write(tmp_path, "b.jsonl", corpus_run("0#0", success=True)),
             write(tmp_path, "c.traj", json.dumps(TRAJECTORY).encode()),
         ]
         references = read_references(paths, provenance="gold")
@@ -615,6 +615,12 @@ class TestReferences:
         assert references[0].steps[0].result == "x"
         made = [reference_id(r.task_id, r.run_id, r.steps) for r in references]
         assert [r.reference_id for r in references] == made  # as a mined set would name them
+
+    def test_a_run_that_failed_is_no_reference_and_that_is_said(self, tmp_path):
+        path = write(tmp_path, "b.jsonl", corpus_run("0#0", success=False))
+        told = []
+        assert read_references([path], on_skipped=lambda *said: told.append(said)) == []
+        assert told == [("0#0", "it ended in failure, so it shows no good way")]
 
     def test_a_run_without_a_task_is_an_error(self, tmp_path):
         path = write(tmp_path, "a.jsonl", lines(STEP))
