@@ -11,7 +11,7 @@ from ontrack.operators.orphans import OrphanSignal
 from ontrack.operators.repeats import RepeatKind, RepeatLevel, RepeatSignal
 from ontrack.operators.scoring import PathSignal
 from ontrack.operators.scoring_plan import TaskPlan
-from ontrack.operators.selftest import SelfTest
+from ontrack.operators.selftest import SelfTest, weaker
 from ontrack.operators.stall import StallParams, StallSignal
 from ontrack.operators.strategy import StrategyParams, StrategySignal
 from ontrack.operators.transport import Alignment
@@ -68,7 +68,6 @@ class Finding:
     wanted: InterventionName | None = None
 
 
-_FURTHEST_FIRST = (Authority.INTERVENE, Authority.WARN, Authority.INFORM)
 _AUTHORITY = {
     Provenance.GOLD: Authority.INTERVENE,
     Provenance.MINED: Authority.INTERVENE,
@@ -80,11 +79,6 @@ _AUTHORITY = {
 def authority_of(provenance: Provenance | None) -> Authority:
     """How far a verdict may go that rests on references of this provenance."""
     return Authority.INTERVENE if provenance is None else _AUTHORITY[provenance]
-
-
-def weaker(one: Authority, other: Authority) -> Authority:
-    """Return the authority that goes less far."""
-    return max(one, other, key=_FURTHEST_FIRST.index)
 
 
 def gate_authority(

@@ -131,7 +131,7 @@ class SelfTest:
 
 
 _FURTHEST_FIRST = (Authority.INTERVENE, Authority.WARN, Authority.INFORM)
-_RULES = ("undeclared", "tools", "values", "sources", "strangers", "orphans", "inversion")
+RULES = ("undeclared", "tools", "values", "sources", "strangers", "orphans", "inversion")
 _GATE_RULES = {"undeclared", "tools", "values"}
 _RULE_OF_SIGNAL = {
     identity.UNDECLARED_TOOL: "undeclared",
@@ -162,7 +162,7 @@ def run(
     """
     if references.count < params.members_min:
         open_to, warns = RuleTest(0, params.untested), RuleTest(0, Authority.WARN)
-        open_rules = {rule: open_to for rule in _RULES if rule != "orphans"}
+        open_rules = {rule: open_to for rule in RULES if rule != "orphans"}
         return SelfTest(0, 0, orphans=warns, steps=0, orphan_steps=0, **open_rules)
     rules = _Rules(
         value_params,
@@ -176,7 +176,7 @@ def run(
     found = [_leave_out(rules, index) for index in range(references.count)]
     tests = {
         rule: _tested(params, rule, sum(rule in one.flags for one in found), len(found))
-        for rule in _RULES
+        for rule in RULES
     }
     return SelfTest(
         members=len(found),
@@ -202,7 +202,7 @@ def pooled(params: SelfTestParams, tests: Iterable[SelfTest]) -> SelfTest | None
     if not members:
         return None
     rules = {}
-    for rule in _RULES:
+    for rule in RULES:
         flagged = sum(getattr(test, rule).flagged for test in known)
         low, _ = wilson(flagged, members, params.pool_z)
         is_mute = rule == "orphans" or (rule == "strangers" and low > params.blind_from)
@@ -223,11 +223,16 @@ def limited(test: SelfTest, pool: SelfTest | None) -> SelfTest:
     if pool is None:
         return test
     held_back = {
-        rule: replace(own, authority=max(own.authority, whole.authority, key=_FURTHEST_FIRST.index))
-        for rule in _RULES
+        rule: replace(own, authority=weaker(own.authority, whole.authority))
+        for rule in RULES
         for own, whole in [(getattr(test, rule), getattr(pool, rule))]
     }
     return replace(test, **held_back)
+
+
+def weaker(one: Authority, other: Authority) -> Authority:
+    """Return the authority that goes less far."""
+    return max(one, other, key=_FURTHEST_FIRST.index)
 
 
 def _tested(params: SelfTestParams, rule: str, flagged: int, members: int) -> RuleTest:

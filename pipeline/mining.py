@@ -11,7 +11,7 @@ from ontrack.operators.grouping import Group, GroupParams, colliding
 from ontrack.operators.mining import MinedTask, MiningParams, Success, mine
 from ontrack.operators.profiles import Profile
 from ontrack.operators.redaction import Redaction
-from ontrack.operators.selftest import RuleTest, SelfTest
+from ontrack.operators.selftest import RULES, RuleTest, SelfTest
 from ontrack.pipeline.encoding.encoders import CachedEncoder
 from ontrack.pipeline.folding.library import Library
 from ontrack.pipeline.reading import readers
@@ -27,8 +27,6 @@ from ontrack.topics.knowledge import (
     ToolContract,
 )
 from ontrack.topics.verdicts import Authority
-
-RULES = ("undeclared", "tools", "values", "sources", "strangers", "orphans", "inversion")
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ import click
 from ontrack.operators.artifacts import ArtifactParams
 from ontrack.operators.gate import effect_of
 from ontrack.operators.references import graph_of
-from ontrack.operators.selftest import SelfTest
+from ontrack.operators.selftest import RULES, SelfTest
 from ontrack.operators.staleness import Shorter, Stale
-from ontrack.pipeline.mining import RULES, MinedSets, authority, rule_test
+from ontrack.pipeline.mining import MinedSets, authority, rule_test
 from ontrack.pipeline.terminal import printable
 from ontrack.topics import codecs
 from ontrack.topics.knowledge import Reference, ToolContract

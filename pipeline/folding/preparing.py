@@ -43,7 +43,7 @@ async def prepare_record(
     """
     run_id = (record.key or b"").decode("utf-8", "replace")
     known = state.runs.who(run_id)
-    if known is not None and known.needs_references:
+    if known is not None and known.is_cold:
         await _prepare(fold, known.task_id, run_id, known.started_ms, elsewhere)
     if known is None or known.may_be_renamed:
         named = _attempted(fold.named, record)
@@ -56,7 +56,7 @@ async def prepare_question(
 ) -> None:
     """Prepare what the answer to a record of the proposals topic asks the library for."""
     known = state.runs.who((record.key or b"").decode("utf-8", "replace"))
-    if known is None or known.needs_references:
+    if known is None or known.is_cold:
         asked = _attempted(fold.asked, record)
         if asked is not None:
             await prepare_proposal(fold, state, asked, record.timestamp_ms, elsewhere)
@@ -73,7 +73,7 @@ async def prepare_proposal(
     known = state.runs.who(proposal.run_id)
     if known is None:
         await _prepare(fold, proposal.task_id, proposal.run_id, time_ms, elsewhere)
-    elif known.needs_references:
+    elif known.is_cold:
         await _prepare(fold, known.task_id, proposal.run_id, known.started_ms, elsewhere)
 
 

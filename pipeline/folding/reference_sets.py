@@ -58,7 +58,7 @@ class ReferenceSets:
         return len(self._kept)
 
     def known(self, view: View, chosen: Chosen) -> Knowledge | None:
-        """Return a set that has been compiled, with the contracts of the view."""
+        """Return a set that has been compiled; its contracts are those of some view."""
         key = _key(view, chosen)
         with self._lock:
             found = self._kept.get(key)
@@ -74,16 +74,18 @@ class ReferenceSets:
         key = _key(view, chosen)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
-        with making:
-            found = self.known(view, chosen)
-            if found is None:
-                found = self._compile(chosen, view.contracts)
-                with self._lock:
-                    self._kept[key] = found
-                    while len(self._kept) > self._kept_max:
-                        self._kept.popitem(last=False)
-        with self._lock:
-            self._making.pop(key, None)
+        try:
+            with making:
+                found = self.known(view, chosen)
+                if found is None:
+                    found = self._compile(chosen, view.contracts)
+                    with self._lock:
+                        self._kept[key] = found
+                        while len(self._kept) > self._kept_max:
+                            self._kept.popitem(last=False)
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
         return found
 
     def pool(self, view: View, tools: frozenset[str]) -> SelfTest | None:

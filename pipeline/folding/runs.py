@@ -25,7 +25,7 @@ class Who(NamedTuple):
     started_ms
         Broker's time of its first event.
     is_cold
-        Whether it is kept as bytes.
+        Whether it is kept as bytes: making its state again asks what it is compared with.
     highest
         Highest number of its steps; -1 before the first.
     """
@@ -50,11 +50,6 @@ class Who(NamedTuple):
             is_cold,
             state.highest,
         )
-
-    @property
-    def needs_references(self) -> bool:
-        """Whether making its state again asks what it is compared with."""
-        return self.is_cold
 
     @property
     def may_be_renamed(self) -> bool:
